@@ -1,0 +1,41 @@
+"""A free-rider that does not train and returns what it was sent, plain or disguised by noise.
+
+    w_i = w_delivered + strength * mean|w_delivered - w_before| * N(0, 1)
+
+Strength 0 is the plain free-rider. The noise is as large as the last change of the model, so that the answer
+looks like work; in its first round the client has seen no change and sends the model back plain.
+
+Reference: Fraboni, Vidal, Lorenzi, Free-rider Attacks on Model Aggregation in Federated Learning, AISTATS 2021.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+
+from celm.attacks.attack import Attack, Upload
+from celm.models.state import StateDict
+
+
+@dataclass(frozen=True)
+class CopyGlobal(Attack):
+    """Does not train: returns the model it was sent, with noise by strength."""
+
+    trains: ClassVar[bool] = False
+
+    strength: float = 0.0
+    """Noise, in units of the last mean absolute change of the model; 0 is plain."""
+
+    def upload(self, upload: Upload) -> StateDict:
+        before = upload.before
+        if not self.strength or before is None:
+            return upload.delivered
+        moving = [name for name, tensor in upload.delivered.items() if tensor.is_floating_point()]
+        change = torch.cat([(upload.delivered[name] - before[name]).abs().flatten() for name in moving])
+        scale = self.strength * change.mean().item()
+        sent = dict(upload.delivered)
+        for name in moving:
+            sent[name] = sent[name] + scale * torch.randn(sent[name].shape, generator=upload.noise)
+        return sent

@@ -1,0 +1,54 @@
+"""`celm`: the commands."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from celm import __version__
+from celm.cli import catalogue, data, export, run, split
+from celm.cli.output import with_exit_codes
+
+app = typer.Typer(
+    name="celm",
+    help="What each client of a federation contributed, class by class, without seeing any data.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"celm {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=show_version, is_eager=True, help="Say the version.")
+    ] = False,
+) -> None:
+    pass
+
+
+app.command("run")(with_exit_codes(run.command))
+app.command("split")(with_exit_codes(split.command))
+app.command("init")(with_exit_codes(catalogue.init))
+app.command("list")(with_exit_codes(catalogue.list_things))
+app.command("export")(with_exit_codes(export.command))
+
+data_app = typer.Typer(help="Datasets: what is there, fetch, check.", no_args_is_help=True)
+data_app.command("list")(with_exit_codes(data.listing))
+data_app.command("get")(with_exit_codes(data.get))
+data_app.command("check")(with_exit_codes(data.check))
+app.add_typer(data_app, name="data")
+
+
+def main() -> None:
+    """The entry point of the `celm` script."""
+    app()

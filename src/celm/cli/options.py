@@ -1,0 +1,81 @@
+"""Options that name settings, shared by the commands; an option wins over the file, `--set` over both."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from celm.base.errors import CelmError
+from celm.federation.experiment import Experiment, assign, read_toml
+
+Dataset = Annotated[str | None, typer.Option(help="A dataset's name, or a folder with your own data.")]
+Split = Annotated[str | None, typer.Option(help="How the data is dealt to clients.")]
+Model = Annotated[str | None, typer.Option(help="A model's name, or pkg.module:factory for your own.")]
+Rule = Annotated[str | None, typer.Option(help="Server side: how client models become the global model.")]
+Objective = Annotated[str | None, typer.Option(help="Client side: what each client minimises.")]
+Clients = Annotated[int | None, typer.Option(help="Number of clients.")]
+Rounds = Annotated[int | None, typer.Option(help="Number of rounds.")]
+Seed = Annotated[int | None, typer.Option(help="Seed of everything random.")]
+Participation = Annotated[float | None, typer.Option(help="Fraction of clients in each round.")]
+Workers = Annotated[int | None, typer.Option(help="Worker processes; 0 is this one. Changes no result.")]
+Device = Annotated[str | None, typer.Option(help="Where to compute: cpu, cuda, mps.")]
+Settings = Annotated[
+    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Any setting, as in split.alpha=0.05.")
+]
+
+PLACES = {
+    "split": "split.name",
+    "model": "model.name",
+    "rule": "rule.name",
+    "objective": "objective.name",
+    "clients": "split.clients",
+    "rounds": "run.rounds",
+    "seed": "run.seed",
+    "participation": "run.participation",
+    "workers": "run.workers",
+    "device": "run.device",
+}
+
+
+def experiment_from(file: Path | None, given: dict[str, Any], settings: list[str] | None) -> Experiment:
+    """The experiment of a file (or of nothing), changed by options and then by `--set`."""
+    tables: dict[str, Any] = read_toml(file) if file else {}
+    for option, value in given.items():
+        if value is None:
+            continue
+        if option == "dataset":
+            choose_dataset(tables, value)
+        else:
+            put(tables, PLACES[option], value)
+    for assignment in settings or []:
+        assign(tables, assignment)
+    return Experiment.parse(tables)
+
+
+def put(tables: dict[str, Any], place: str, value: Any) -> None:
+    table, _, key = place.partition(".")
+    there = tables.setdefault(table, {})
+    if isinstance(there, str):
+        there = tables[table] = {"name": there}
+    if not isinstance(there, dict):
+        raise CelmError(f"'{table}' must be a table of settings, not {there!r}")
+    if key == "name" and there.get("name") not in (None, value):
+        # Another choice than the file's: the file's settings of the old one do not apply.
+        kept = {"clients", "seed"} if table == "split" else set()
+        for old in [name for name in there if name not in kept]:
+            del there[old]
+    there[key] = value
+
+
+def choose_dataset(tables: dict[str, Any], value: str) -> None:
+    """A name, or the user's own folder."""
+    path = Path(value).expanduser()
+    if "/" in value or path.is_dir():
+        if not path.is_dir():
+            raise CelmError(f"--dataset: there is no folder {value}")
+        put(tables, "dataset.name", "folder")
+        tables["dataset"]["path"] = str(path.resolve())
+    else:
+        put(tables, "dataset.name", value)

@@ -1,0 +1,58 @@
+"""How the command line speaks: people's text on stderr, one JSON document on stdout when asked."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from enum import StrEnum
+from functools import wraps
+from typing import Any, ParamSpec
+
+from rich.console import Console
+from rich.text import Text
+
+from celm.base.errors import CelmError
+from celm.base.files import dump_json
+
+P = ParamSpec("P")
+
+
+class Format(StrEnum):
+    text = "text"
+    json = "json"
+
+
+notes = Console(stderr=True, highlight=False)
+"""For progress, hints and errors."""
+
+
+def console() -> Console:
+    """For results a person asked for."""
+    return Console(highlight=False)
+
+
+def print_json(value: Any) -> None:
+    sys.stdout.write(dump_json(value, indent=2) + "\n")
+    sys.stdout.flush()
+
+
+def with_exit_codes(command: Callable[P, None]) -> Callable[P, None]:
+    """0 done, 2 the user can fix it (one line, no traceback), 130 interrupted; anything else is a bug."""
+
+    @wraps(command)
+    def guarded(*args: P.args, **kwargs: P.kwargs) -> None:
+        try:
+            command(*args, **kwargs)
+        except CelmError as error:
+            line = printable(" ".join(str(error).split()))
+            notes.print(Text.assemble(("error: ", "bold red"), line), soft_wrap=True)
+            raise SystemExit(2) from None
+        except KeyboardInterrupt:
+            raise SystemExit(130) from None
+
+    return guarded
+
+
+def printable(text: str) -> str:
+    """Text from files or clients without control characters."""
+    return "".join(char if char.isprintable() else f"\\x{ord(char):02x}" for char in text)

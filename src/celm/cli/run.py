@@ -1,0 +1,142 @@
+"""`celm run`: one federation from start to end."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from celm.base.errors import CelmError
+from celm.cli import options
+from celm.cli.output import Format, console, notes, print_json
+from celm.federation.folder import Folder
+from celm.federation.place import default_place
+
+if TYPE_CHECKING:
+    from celm.federation.run import Run
+
+
+def command(
+    file: Annotated[
+        Path | None, typer.Argument(metavar="[EXPERIMENT.toml]", help="Settings; see `celm init`.")
+    ] = None,
+    dataset: options.Dataset = None,
+    split: options.Split = None,
+    model: options.Model = None,
+    rule: options.Rule = None,
+    objective: options.Objective = None,
+    clients: options.Clients = None,
+    rounds: options.Rounds = None,
+    seed: options.Seed = None,
+    participation: options.Participation = None,
+    workers: options.Workers = None,
+    device: options.Device = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder of the run; by default a new one in runs/.")
+    ] = None,
+    resume: Annotated[Path | None, typer.Option(help="Go on with the run in this folder.")] = None,
+    settings: options.Settings = None,
+    format: Annotated[Format, typer.Option(help="text for people, json for machines.")] = Format.text,
+) -> None:
+    """Run a federation and say who contributed what.
+
+    [bold]Examples[/bold]
+
+      celm run                                             the embedded digits, pure label skew, CELM
+
+      celm run --dataset fashion_mnist --split maverick --rule celm --seed 43
+
+      celm run --split dirichlet --set split.alpha=0.05 --rounds 20 --format json
+
+      celm run my.toml --rule fedavg --out runs/baseline
+
+      celm run --resume runs/baseline
+    """
+    given = {
+        "dataset": dataset,
+        "split": split,
+        "model": model,
+        "rule": rule,
+        "objective": objective,
+        "clients": clients,
+        "rounds": rounds,
+        "seed": seed,
+        "participation": participation,
+        "device": device,
+    }
+    if resume is not None:
+        if file or out or settings or any(value is not None for value in given.values()):
+            raise CelmError(
+                "--resume takes its settings from the run folder", "only --workers and --format go with it"
+            )
+        folder = Folder.open(resume)
+    else:
+        experiment = options.experiment_from(file, {**given, "workers": workers}, settings)
+        folder = Folder.create(out or default_place(experiment), experiment)
+    # The folder is there with its settings; only now comes what takes time.
+    from celm.engines.launch import carry_out
+
+    with progress_bar(folder, quiet=format is Format.json) as watch:
+        try:
+            finished = carry_out(folder, watch, workers)
+        except KeyboardInterrupt:
+            notes.print(
+                f"\nstopped; go on with: celm run --resume {escape(str(folder.path))}", soft_wrap=True
+            )
+            raise
+        except CelmError as error:
+            if folder.checkpoint_files():
+                raise CelmError(str(error), f"go on with: celm run --resume {folder.path}") from error
+            raise
+    if format is Format.json:
+        print_json(finished.metrics)
+    else:
+        show(finished)
+
+
+class progress_bar:  # noqa: N801 - used as a context manager, as a verb
+    """Rounds done, accuracy, time left; on stderr, and only where somebody watches."""
+
+    def __init__(self, folder: Folder, quiet: bool) -> None:
+        self.progress = Progress(
+            TextColumn("[bold]{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[accuracy]}"),
+            TimeRemainingColumn(),
+            console=notes,
+            transient=True,
+            disable=quiet or not notes.is_terminal,
+        )
+        self.task = self.progress.add_task("preparing", total=None, accuracy="")
+        self.folder = folder
+
+    def __enter__(self) -> Any:
+        self.progress.start()
+        return self.watch
+
+    def __exit__(self, *_: object) -> None:
+        self.progress.stop()
+
+    def watch(self, done: int, total: int, record: dict[str, Any]) -> None:
+        accuracy = record.get("accuracy")
+        shown = f"accuracy {100 * accuracy:.2f} %" if accuracy is not None else ""
+        self.progress.update(self.task, completed=done, total=total, description="round", accuracy=shown)
+
+
+def show(run: Run) -> None:
+    """The answer on one screen."""
+    from celm.cli.tables import contribution_table
+
+    metrics = run.metrics
+    out = console()
+    title = f"{metrics['dataset']}, {metrics['split']}, {run.experiment.method}, seed {metrics['seed']}"
+    out.print(contribution_table(run, title))
+    line = f"accuracy {100 * metrics['accuracy']:.2f} %, balanced {100 * metrics['balanced_accuracy']:.2f} %"
+    if metrics["rare_class_accuracy"] is not None:
+        line += f", rare classes {100 * metrics['rare_class_accuracy']:.2f} %"
+    out.print(f"{line} after {metrics['rounds']} rounds in {metrics['seconds']:.1f} s")
+    out.print(f"run folder: {escape(str(run.folder))}", soft_wrap=True)

@@ -1,0 +1,76 @@
+"""`celm split`: who holds what."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.markup import escape
+from rich.table import Table
+
+from celm.cli import options
+from celm.cli.output import Format, console, notes, print_json, printable
+
+
+def command(
+    dataset: options.Dataset = None,
+    split: options.Split = None,
+    clients: options.Clients = None,
+    seed: options.Seed = None,
+    settings: options.Settings = None,
+    out: Annotated[Path | None, typer.Option(help="The picture: .png, .svg or .pdf.")] = None,
+    format: Annotated[Format, typer.Option(help="text for people, json for machines.")] = Format.text,
+) -> None:
+    """Show how a split deals a dataset: a table, and a bubble plot with both marginals.
+
+    [bold]Examples[/bold]
+
+      celm split --dataset fashion_mnist --split pls --seed 43 --out pls.svg
+
+      celm split --split dirichlet --set split.alpha=0.05 --format json
+    """
+    given = {"dataset": dataset, "split": split, "clients": clients, "seed": seed}
+    experiment = options.experiment_from(None, given, settings)
+    from celm.data import datasets
+    from celm.federation.assembly import deal, resolve
+
+    experiment = resolve(experiment)
+    data = datasets.build(experiment.dataset.name, experiment.dataset.options).load()
+    dealing = deal(experiment, data)
+    counts = dealing.counts(data.train_labels.numpy(), len(data.classes))
+    title = f"{experiment.dataset.name}, {experiment.split.name}, seed {experiment.split.seed}"
+    if out is not None:
+        from celm.report.split_figure import save_figure, split_figure
+
+        save_figure(split_figure(counts, data.classes, title), out)
+        notes.print(f"picture: {escape(str(out))}", soft_wrap=True)
+    if format is Format.json:
+        print_json(
+            {
+                "dataset": experiment.dataset.name,
+                "split": experiment.split.name,
+                "seed": experiment.split.seed,
+                "classes": list(data.classes),
+                "counts": counts,
+                "rare_classes": list(dealing.rare_classes),
+                "free_riders": list(dealing.free_riders),
+            }
+        )
+        return
+    table = Table(title=title, title_justify="left", title_style="bold")
+    table.add_column("client")
+    for name in data.classes:
+        table.add_column(escape(printable(name)), justify="right")
+    table.add_column("total", justify="right", style="bold")
+    for client, row in counts.items():
+        cells = [f"{count:,}" if count else "[dim]·[/dim]" for count in row]
+        table.add_row(escape(printable(client)), *cells, f"{sum(row):,}")
+    table.add_section()
+    totals = [sum(column) for column in zip(*counts.values(), strict=True)]
+    table.add_row("total", *(f"{total:,}" for total in totals), f"{sum(totals):,}", style="bold")
+    console().print(table)
+    if dealing.rare_classes:
+        console().print("rare classes: " + ", ".join(escape(data.classes[k]) for k in dealing.rare_classes))
+    if dealing.free_riders:
+        console().print("free-riders: " + ", ".join(map(escape, dealing.free_riders)))

@@ -1,0 +1,57 @@
+"""Tables for the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from rich.table import Table
+from rich.text import Text
+
+from celm.cli.output import printable
+
+if TYPE_CHECKING:
+    from celm.federation.run import Run
+
+SHADES = ("grey15", "#12305a", "#1f4f8f", "#2f78c4", "#58a6ff", "#a5d6ff")
+"""From no evidence to the most; also told apart by the character, for those who see no colour."""
+MARKS = "·░▒▓█"
+WIDEST_STRIP = 64
+
+
+def heat_strip(values: Sequence[float], most: float) -> Text:
+    """One cell a class, from none to `most`."""
+    strip = Text()
+    for value in values[:WIDEST_STRIP]:
+        level = value / most if most > 0 else 0.0
+        mark = MARKS[0] if value <= 0 else MARKS[min(4, 1 + int(4 * level))]
+        strip.append(mark, style=SHADES[0 if value <= 0 else min(5, 1 + int(5 * level))])
+    if len(values) > WIDEST_STRIP:
+        strip.append("…")
+    return strip
+
+
+def contribution_table(run: Run, title: str) -> Table:
+    """Client x (weight, evidence by class, classes it really held)."""
+    metrics = run.metrics
+    evidence = run.evidence
+    table = Table(title=title, title_justify="left", title_style="bold", header_style="bold")
+    table.add_column("client")
+    table.add_column("weight", justify="right")
+    table.add_column("")
+    if evidence is not None:
+        table.add_column("evidence by class")
+    table.add_column("truly held by class")
+    table.add_column("samples", justify="right")
+    heaviest = max(run.weights.values(), default=0.0)
+    strongest = max((max(row) for row in (evidence or {}).values()), default=0.0)
+    largest = max((max(row) for row in metrics["counts"].values()), default=0)
+    for client, weight in run.weights.items():
+        bar = "█" * round(12 * weight / heaviest) if heaviest else ""
+        row: list[Text] = [Text(printable(client)), Text(f"{100 * weight:.1f} %"), Text(bar, style="#58a6ff")]
+        if evidence is not None:
+            row.append(heat_strip(evidence.get(client, []), strongest))
+        held = metrics["counts"].get(client, [])
+        row += [heat_strip(held, largest), Text(str(sum(held)))]
+        table.add_row(*row)
+    return table

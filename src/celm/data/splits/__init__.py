@@ -1,0 +1,1 @@
+"""Ways to deal a dataset to clients: one family per file."""

@@ -1,0 +1,119 @@
+"""A run from start to end in one folder, begun or resumed."""
+
+from __future__ import annotations
+
+import os
+import platform
+import time
+from collections.abc import Callable
+from contextlib import closing
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from celm.base.errors import CelmError
+from celm.base.files import write_tensors
+from celm.engines.choice import engine_for
+from celm.federation import checkpoint
+from celm.federation.assembly import Federation, assemble, resolve
+from celm.federation.experiment import Experiment
+from celm.federation.folder import Folder
+from celm.federation.place import default_place
+from celm.federation.rounds import State, play
+from celm.federation.run import Run, summary
+
+Watch = Callable[[int, int, dict[str, Any]], None]
+"""Called after every round with its number, the number of rounds, and its record."""
+
+
+def run(experiment: Experiment, out: str | Path | None = None, watch: Watch | None = None) -> Run:
+    """Run an experiment in a new folder, by default under `runs/`."""
+    folder = Folder.create(Path(out) if out else default_place(experiment), experiment)
+    return carry_out(folder, watch)
+
+
+def resume(path: str | Path, watch: Watch | None = None) -> Run:
+    """Go on with a run from where its folder says it got to; a finished one is just read."""
+    return carry_out(Folder.open(Path(path)), watch)
+
+
+def carry_out(folder: Folder, watch: Watch | None = None, workers: int | None = None) -> Run:
+    """Do what is left of the run in `folder`. `workers` overrides the settings: it changes no result."""
+    with folder.locked():
+        if folder.result() is not None:
+            return Run.read(folder)
+        new = not folder.checkpoint_files()
+        try:
+            experiment = resolve(folder.settings())
+            folder.write_settings(experiment)
+            torch.set_num_threads(experiment.run.threads)
+            federation = assemble(experiment)
+        except CelmError:
+            if new and not folder.records_path.exists():
+                folder.discard()  # nothing was done yet: leave nothing behind
+            raise
+        if workers is not None:
+            federation = with_workers(federation, workers)
+        note_start(folder)
+        state = checkpoint.restore(folder, federation)
+        if state.number < federation.rounds:
+            with closing(engine_for(federation, federation.rounds - state.number)) as engine:
+                while state.number < federation.rounds:
+                    state = step(folder, federation, state, engine, watch)
+        finish(folder, federation, state)
+        return Run.read(folder)
+
+
+def step(folder: Folder, federation: Federation, state: State, engine: Any, watch: Watch | None) -> State:
+    start = time.perf_counter()
+    played = play(federation, state, engine)
+    seconds = time.perf_counter() - start
+    if played.inputs is not None:
+        about = {"round": played.state.number}
+        write_tensors(folder.path / "probes.safetensors", dict(played.inputs), about)
+    folder.add_round(played.record, {"seconds": round(seconds, 6)})
+    checkpoint.save(folder, played.state)
+    if watch:
+        watch(played.state.number, federation.rounds, played.record)
+    return played.state
+
+
+def finish(folder: Folder, federation: Federation, state: State) -> None:
+    experiment = federation.experiment
+    about = {
+        "model": experiment.model.model_dump(mode="json", exclude_none=True),
+        "input_shape": list(federation.facts.input_shape),
+        "classes": list(federation.class_names),
+    }
+    write_tensors(folder.path / "model.safetensors", state.model, about)
+    seconds = sum(line["seconds"] for line in folder.times())
+    folder.write_json("result.json", summary(federation, folder.records(), seconds))
+
+
+def with_workers(federation: Federation, workers: int) -> Federation:
+    from dataclasses import replace
+
+    experiment = federation.experiment
+    changed = experiment.run.model_copy(update={"workers": workers})
+    return replace(federation, experiment=experiment.model_copy(update={"run": changed}))
+
+
+def note_start(folder: Folder) -> None:
+    """Versions and host facts; one entry each time the run is taken up."""
+    facts = folder.facts()
+    entry = {
+        "time": datetime.now(UTC).isoformat(timespec="seconds"),
+        "versions": {
+            name: version(name) for name in ("celm", "torch", "numpy", "scikit-learn", "safetensors")
+        },
+        "python": platform.python_version(),
+        "system": platform.platform(),
+        "machine": platform.machine(),
+        "cpu": torch.backends.cpu.get_cpu_capability(),
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+    }
+    folder.write_json("facts.json", {"starts": [*facts, entry]})

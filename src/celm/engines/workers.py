@@ -1,0 +1,178 @@
+"""Clients on worker processes of this machine.
+
+The data lies in shared memory; models travel as safetensors bytes. Every job is a function of what is in it, so
+the numbers are the same for any number of workers. Workers end with their parent, however that ends.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import multiprocessing as mp
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from typing import Any
+
+import torch
+import torch.multiprocessing as shared
+from safetensors.torch import load, save
+from torch import Tensor
+
+from celm.base.errors import CelmError
+from celm.base.files import dump_json
+from celm.engines.in_process import sum_of
+from celm.federation.jobs import Job, Outcome, Workbench
+from celm.federation.trees import pack, unpack
+from celm.models.state import StateDict
+
+
+@dataclass(frozen=True)
+class Worker:
+    process: mp.process.BaseProcess
+    pipe: Connection
+
+
+class Workers:
+    def __init__(self, workbench: Workbench, count: int, threads: int) -> None:
+        self.workbench = workbench
+        # "spawn" everywhere: a forked torch may hang in its thread pool.
+        context = shared.get_context("spawn")
+        for tensor in (workbench.inputs, workbench.test_inputs, workbench.test_labels):
+            tensor.share_memory_()  # type: ignore[no-untyped-call]
+        self.crew: list[Worker] = []
+        try:
+            for _ in range(count):
+                ours, theirs = context.Pipe()
+                process = context.Process(
+                    target=serve, args=(theirs, workbench, threads, os.getpid()), daemon=True
+                )
+                process.start()
+                theirs.close()
+                self.crew.append(Worker(process, ours))
+        except BaseException:
+            self.close()
+            raise
+
+    def work(self, jobs: Sequence[Job]) -> list[Outcome]:
+        holdings = self.workbench.holdings
+        sizes = [len(holdings[job.client].rows) for job in jobs]
+        memory = self.workbench.objective.memory_type
+        replies = self.share_out([to_bytes("work", job) for job in jobs], sizes)
+        return [from_bytes(reply, Outcome, {"memory": memory}) for reply in replies]
+
+    def evaluate(self, models: Sequence[StateDict]) -> list[Tensor]:
+        batches = self.workbench.evaluation_batches
+        # A part of the test set for each worker and model; the counts add up whatever the parts are.
+        parts = [range(i, batches, len(self.crew)) for i in range(min(len(self.crew), batches))]
+        asked = [to_bytes("evaluate", (model, list(part))) for model in models for part in parts]
+        counts = [from_bytes(reply, None) for reply in self.share_out(asked, [1] * len(asked))]
+        return [sum_of(counts[i : i + len(parts)]) for i in range(0, len(counts), len(parts))]
+
+    def share_out(self, requests: Sequence[bytes], sizes: Sequence[int]) -> list[bytes]:
+        """Give every request to the next free worker, the largest first; replies in the order of requests."""
+        waiting = sorted(range(len(requests)), key=lambda i: (-sizes[i], i))
+        replies: dict[int, bytes] = {}
+        busy: dict[Connection, int] = {}
+        free = [worker.pipe for worker in self.crew]
+        while len(replies) < len(requests):
+            while free and waiting:
+                pipe, index = free.pop(0), waiting.pop(0)
+                self.guarded(pipe.send_bytes, requests[index])
+                busy[pipe] = index
+            for ready in wait(list(busy)):
+                assert isinstance(ready, Connection)
+                reply = self.guarded(ready.recv_bytes)
+                replies[busy.pop(ready)] = reply
+                free.append(ready)
+        return [unwrapped(replies[i]) for i in range(len(requests))]
+
+    def guarded(self, call: Callable[..., Any], *arguments: Any) -> Any:
+        try:
+            return call(*arguments)
+        except (EOFError, BrokenPipeError, ConnectionResetError) as error:
+            ended = [worker.process.exitcode for worker in self.crew if not worker.process.is_alive()]
+            hint = "out of memory? try fewer workers: --workers 1"
+            raise CelmError(f"a worker process ended unexpectedly (exit codes {ended})", hint) from error
+
+    def close(self) -> None:
+        for worker in self.crew:
+            worker.pipe.close()
+        for worker in self.crew:
+            worker.process.join(timeout=5)
+            if worker.process.is_alive():
+                worker.process.kill()
+                worker.process.join()
+        self.crew = []
+
+
+# --- messages: JSON and tensors in one run of bytes ---------------------------------------------------------
+
+
+def to_bytes(verb: str, value: Any) -> bytes:
+    tensors: dict[str, Tensor] = {}
+    packed = pack(value, "x", tensors)
+    apart = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
+    return save(apart, metadata={"celm": dump_json({"verb": verb, "value": packed})})
+
+
+def header(message: bytes) -> dict[str, Any]:
+    length = int.from_bytes(message[:8], "little")
+    about: dict[str, Any] = json.loads(json.loads(message[8 : 8 + length])["__metadata__"]["celm"])
+    return about
+
+
+def from_bytes(message: bytes, kind: Any, hints: dict[str, Any] | None = None) -> Any:
+    return unpack(header(message)["value"], load(message), kind, hints or {})
+
+
+def unwrapped(reply: bytes) -> bytes:
+    """The reply, or the worker's error raised here."""
+    about = header(reply)
+    if about["verb"] == "refused":
+        raise CelmError(about["value"]["value"])
+    if about["verb"] == "failed":
+        raise RuntimeError(f"a worker failed:\n{about['value']['value']}")
+    return reply
+
+
+# --- in the worker ------------------------------------------------------------------------------------------
+
+
+def serve(pipe: Connection, workbench: Workbench, threads: int, parent: int) -> None:
+    die_with_parent(parent)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
+    torch.set_num_threads(threads)
+    memory = workbench.objective.memory_type
+    while True:
+        try:
+            message = pipe.recv_bytes()
+        except (EOFError, OSError):
+            return
+        try:
+            if header(message)["verb"] == "work":
+                reply = to_bytes("done", workbench.work(from_bytes(message, Job, {"memory": memory})))
+            else:
+                model, batches = from_bytes(message, None)
+                reply = to_bytes("done", sum_of([workbench.evaluate(model, batch) for batch in batches]))
+        except CelmError as error:
+            reply = to_bytes("refused", str(error))
+        except Exception:
+            reply = to_bytes("failed", traceback.format_exc())
+        try:
+            pipe.send_bytes(reply)
+        except OSError:
+            return
+
+
+def die_with_parent(parent: int) -> None:
+    """Linux ends this process with its parent at once; elsewhere the closed pipe does, after the current job."""
+    if sys.platform == "linux":
+        parent_death_signal = 1
+        ctypes.CDLL(None, use_errno=True).prctl(parent_death_signal, signal.SIGKILL)
+        if os.getppid() != parent:  # it was gone before the request
+            os._exit(1)

@@ -1,0 +1,1 @@
+"""The round loop; its state; how it is saved and restored."""

@@ -1,0 +1,175 @@
+"""From settings to a federation: load, deal, build, and check every setting on the way."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from celm.attacks import attacks
+from celm.attacks.attack import Attack
+from celm.base.errors import CelmError, nearest
+from celm.base.randomness import derive, generator
+from celm.data import datasets, splits
+from celm.data.dataset import Dataset, Source
+from celm.data.split import Dealing
+from celm.federation.experiment import Experiment
+from celm.federation.jobs import LocalData, Workbench
+from celm.models import build_model
+from celm.models.anatomy import find_head, head_keys
+from celm.models.state import StateDict, state_of
+from celm.objectives import objectives
+from celm.rules import rules
+from celm.rules.rule import AnyRule, Facts, ProbeSettings
+
+
+@dataclass(frozen=True)
+class Federation:
+    """Everything that does not change from round to round."""
+
+    experiment: Experiment
+    """Every setting, defaults included."""
+    facts: Facts
+    rule: AnyRule
+    attacks: Mapping[str, Attack]
+    dealing: Dealing
+    counts: Mapping[str, list[int]]
+    """Client to samples by class: the truth, for reports only; no rule sees it."""
+    class_names: tuple[str, ...]
+    local_heads: int
+    workbench: Workbench
+    initial: StateDict
+
+    @property
+    def rounds(self) -> int:
+        return self.facts.rounds
+
+
+def resolve(experiment: Experiment) -> Experiment:
+    """Every setting with a value, those of the chosen things included; anything ill-fitting is an error."""
+    source: Source = datasets.build(experiment.dataset.name, experiment.dataset.options)
+    usual = source.defaults
+    split, model, run, train = experiment.split, experiment.model, experiment.run, experiment.train
+    split_name = split.name or usual.split
+    split_options = {**usual.splits.get(split_name, {}), **split.options}
+    tables: dict[str, Any] = experiment.tables()
+    tables["split"] = {
+        **tables["split"],
+        "name": split_name,
+        "seed": run.seed if split.seed is None else split.seed,
+    }
+    tables["split"] |= split_options
+    tables["model"]["name"] = model.name or usual.model
+    tables["train"]["lr"] = train.lr or usual.lr
+    tables["run"]["rounds"] = rounds = run.rounds or usual.rounds
+    splits.build(split_name, split_options)
+    objectives.build(experiment.objective.name, experiment.objective.options)
+    rule = rules.build(experiment.rule.name, experiment.rule.options)
+    if run.local_heads is None:
+        tables["run"]["local_heads"] = rule.local_heads(rounds)
+    if experiment.attack is not None:
+        attacks.build(experiment.attack.name, experiment.attack.options)
+    return Experiment.parse(tables)
+
+
+def deal(experiment: Experiment, dataset: Dataset) -> Dealing:
+    """Deal a dataset as a resolved experiment says."""
+    split = splits.build(experiment.split.name, experiment.split.options)
+    rng = np.random.RandomState(experiment.split.seed)
+    labels = dataset.train_labels.numpy()
+    return split.deal(labels, len(dataset.classes), experiment.split.clients, rng, dataset.owners)
+
+
+def assemble(experiment: Experiment) -> Federation:
+    """The federation of a resolved experiment."""
+    seed = experiment.run.seed
+    dataset = datasets.build(experiment.dataset.name, experiment.dataset.options).load()
+    classes = len(dataset.classes)
+    dealing = deal(experiment, dataset)
+    if not any(len(rows) for rows in dealing.clients.values()):
+        raise CelmError(f"split '{experiment.split.name}' leaves every client without samples")
+    device = checked_device(experiment.run.device)
+    clients = tuple(dealing.clients)
+    misbehaving = attackers(experiment, dealing)
+
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(derive(seed, "init"))
+        model = experiment.model
+        module = build_model(model.name, model.options, dataset.shape, classes)
+    head = find_head(module, classes, model.head)
+
+    workbench = Workbench(
+        module=module,
+        head=head,
+        objective=objectives.build(experiment.objective.name, experiment.objective.options),
+        train=experiment.train,
+        seed=seed,
+        classes=classes,
+        inputs=dataset.train_inputs,
+        holdings={name: local_data(name, dataset, dealing, misbehaving.get(name), seed) for name in clients},
+        test_inputs=dataset.test_inputs,
+        test_labels=dataset.test_labels,
+        fill=dataset.fill,
+        device=device,
+    )
+    facts = Facts(
+        clients=clients,
+        classes=classes,
+        input_shape=dataset.shape,
+        rounds=experiment.run.rounds or 0,
+        seed=seed,
+        module=workbench.module,
+        head=head_keys(module, head),
+        probe=ProbeSettings(**experiment.probe.model_dump()),
+    )
+    return Federation(
+        experiment=experiment,
+        facts=facts,
+        rule=rules.build(experiment.rule.name, experiment.rule.options),
+        attacks=misbehaving,
+        dealing=dealing,
+        counts=dealing.counts(dataset.train_labels.numpy(), classes),
+        class_names=dataset.classes,
+        local_heads=experiment.run.local_heads or 0,
+        workbench=workbench,
+        initial=state_of(workbench.module),
+    )
+
+
+def attackers(experiment: Experiment, dealing: Dealing) -> dict[str, Attack]:
+    """Who misbehaves and how: what the split says, and the experiment's own attack."""
+    found: dict[str, Attack] = {}
+    for client, table in dealing.behaviours.items():
+        options = {key: value for key, value in table.items() if key != "name"}
+        found[client] = attacks.build(str(table["name"]), {**options, "client": client})
+    if experiment.attack is not None:
+        attack = attacks.build(experiment.attack.name, experiment.attack.options)
+        if attack.client not in dealing.clients:
+            raise CelmError(
+                f"attack.client: no client '{attack.client}'", nearest(attack.client, dealing.clients)
+            )
+        found[attack.client] = attack
+    return found
+
+
+def local_data(
+    client: str, dataset: Dataset, dealing: Dealing, attack: Attack | None, seed: int
+) -> LocalData:
+    rows = torch.from_numpy(dealing.clients[client])
+    labels = dataset.train_labels[rows]
+    if client in dealing.relabelled:
+        labels = torch.from_numpy(dealing.relabelled[client])
+    if attack is not None:
+        labels = attack.relabel(labels, len(dataset.classes), generator(seed, "relabel", client))
+    return LocalData(rows, labels)
+
+
+def checked_device(name: str) -> str:
+    try:
+        torch.empty(0, device=name)
+    except (RuntimeError, AssertionError) as error:
+        raise CelmError(f"run.device: '{name}' cannot be used: {str(error).splitlines()[0]}") from error
+    return name

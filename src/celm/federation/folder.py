@@ -1,0 +1,205 @@
+"""A run's folder: what is in it, and how it survives being killed at any moment.
+
+    settings.toml               every setting; there before any heavy work
+    facts.json                  versions and host
+    rounds.jsonl                one line a round: metrics, weights, scores, evidence
+    times.jsonl                 one line a round: seconds (apart, so that rounds.jsonl repeats byte for byte)
+    checkpoints/round-*.safetensors   the state after the last two rounds
+    probes.safetensors          the inputs at which the last probes ended
+    model.safetensors           the global model, at the end
+    result.json                 the answer, at the end: a run that has it is finished
+
+A round is first appended to the record, then its checkpoint is put in place. The checkpoint says which round
+the run has reached; lines of the record beyond it are from a round that was not finished, and are dropped.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from filelock import FileLock, Timeout
+
+from celm.base.errors import CelmError
+from celm.base.files import dump_json, explained, read_text, write_text
+from celm.federation.experiment import Experiment
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+KEPT_CHECKPOINTS = 2
+
+
+class Folder:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    # --- beginning ------------------------------------------------------------------------------------------
+
+    @classmethod
+    def create(cls, path: Path, experiment: Experiment) -> Folder:
+        """A new run folder with its settings in it."""
+        with explained(path, "create"):
+            path.mkdir(parents=True, exist_ok=True)
+            taken = any(
+                child.name != "run.lock" and not child.name.endswith(".part") for child in path.iterdir()
+            )
+        if taken:
+            hint = f"go on with it by: celm run --resume {path}"
+            raise CelmError(
+                f"{path} is not empty", hint if (path / "settings.toml").exists() else "choose another"
+            )
+        folder = cls(path)
+        folder.write_settings(experiment)
+        return folder
+
+    @classmethod
+    def open(cls, path: Path) -> Folder:
+        if not (path / "settings.toml").is_file():
+            raise CelmError(f"{path} is not a run folder: it has no settings.toml")
+        return cls(path)
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep other processes out; the lock ends with the process, however that ends."""
+        with explained(self.path, "lock"):
+            lock = FileLock(self.path / "run.lock")
+            try:
+                lock.acquire(timeout=0)
+            except Timeout as error:
+                raise CelmError(f"{self.path} is in use by another process") from error
+        try:
+            yield
+        finally:
+            lock.release()
+
+    def write_settings(self, experiment: Experiment) -> None:
+        write_text(self.path / "settings.toml", experiment.to_toml())
+
+    def settings(self) -> Experiment:
+        return Experiment.read(self.path / "settings.toml")
+
+    def discard(self) -> None:
+        """Remove a folder that holds nothing but settings that turned out wrong."""
+        for name in ("settings.toml", "run.lock"):
+            (self.path / name).unlink(missing_ok=True)
+        with suppress(OSError):
+            self.path.rmdir()
+
+    # --- rounds ---------------------------------------------------------------------------------------------
+
+    @property
+    def records_path(self) -> Path:
+        return self.path / "rounds.jsonl"
+
+    def add_round(self, record: dict[str, Any], seconds: dict[str, float]) -> None:
+        append_line(self.records_path, record)
+        append_line(self.path / "times.jsonl", {"round": record["round"], **seconds})
+
+    def records(self) -> list[dict[str, Any]]:
+        """The rounds on record; a torn last line, from a kill while writing, does not count."""
+        return read_lines(self.records_path)
+
+    def times(self) -> list[dict[str, Any]]:
+        return read_lines(self.path / "times.jsonl")
+
+    def rewind(self, number: int) -> None:
+        """Drop what the record says beyond round `number`."""
+        for path in (self.records_path, self.path / "times.jsonl"):
+            lines = read_lines(path)
+            if len(lines) < number or any(line.get("round") != i + 1 for i, line in enumerate(lines)):
+                raise CelmError(f"{path} is damaged: it does not hold rounds 1 to {number} in order")
+            whole = "".join(dump_json(line) + "\n" for line in lines[:number])
+            if not path.exists() or read_text(path) != whole:
+                write_text(path, whole)
+
+    # --- checkpoints ----------------------------------------------------------------------------------------
+
+    def save_checkpoint(self, number: int, tensors: dict[str, Tensor], about: dict[str, Any]) -> None:
+        from celm.base.files import write_tensors
+
+        with explained(self.checkpoints, "create"):
+            self.checkpoints.mkdir(exist_ok=True)
+        write_tensors(self.checkpoints / f"round-{number:06d}.safetensors", tensors, about)
+        for old in self.checkpoint_files()[:-KEPT_CHECKPOINTS]:
+            with explained(old, "remove"):
+                old.unlink(missing_ok=True)
+
+    def load_checkpoint(self) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
+        """The newest checkpoint; None where there is none. A damaged one is an error that says how to go on."""
+        from celm.base.files import read_tensors
+
+        files = self.checkpoint_files()
+        if not files:
+            return None
+        try:
+            return read_tensors(files[-1])
+        except CelmError as error:
+            hint = "delete it to go on from the one before" if len(files) > 1 else "delete it to start again"
+            raise CelmError(str(error), hint) from error
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.path / "checkpoints"
+
+    def checkpoint_files(self) -> list[Path]:
+        return sorted(self.checkpoints.glob("round-*.safetensors"))
+
+    # --- end ------------------------------------------------------------------------------------------------
+
+    def result(self) -> dict[str, Any] | None:
+        """The answer of a finished run, else None."""
+        path = self.path / "result.json"
+        return read_json(path) if path.exists() else None
+
+    def facts(self) -> list[dict[str, Any]]:
+        """Versions and host, one entry each time the run was taken up."""
+        path = self.path / "facts.json"
+        starts: list[dict[str, Any]] = read_json(path).get("starts", []) if path.exists() else []
+        return starts
+
+    def write_json(self, name: str, value: Any) -> None:
+        write_text(self.path / name, dump_json(value, indent=2) + "\n")
+
+
+def append_line(path: Path, value: dict[str, Any]) -> None:
+    with explained(path, "write"), path.open("ab") as file:
+        before = file.tell()
+        try:
+            file.write(dump_json(value).encode() + b"\n")
+            file.flush()
+            os.fsync(file.fileno())
+        except OSError:
+            with suppress(OSError):
+                os.truncate(path, before)
+            raise
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    if not path.exists():
+        return []
+    whole, _, _torn = read_text(path).rpartition("\n")
+    lines = []
+    for number, line in enumerate(whole.splitlines(), start=1):
+        try:
+            value = json.loads(line)
+        except json.JSONDecodeError as error:
+            raise CelmError(f"{path} is damaged: line {number} is not JSON") from error
+        if not isinstance(value, dict):
+            raise CelmError(f"{path} is damaged: line {number} is not an object")
+        lines.append(value)
+    return lines
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    try:
+        value = json.loads(read_text(path))
+    except json.JSONDecodeError as error:
+        raise CelmError(f"{path} is damaged: not JSON") from error
+    if not isinstance(value, dict):
+        raise CelmError(f"{path} is damaged: not an object")
+    return value

@@ -1,0 +1,220 @@
+"""The round: updates -> weigh -> merge -> deliver.
+
+`play` is a function of the federation and its state; all that is kept between rounds is in the state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from celm.attacks.attack import Attack, Upload
+from celm.base.randomness import derive, generator
+from celm.federation.assembly import Federation
+from celm.federation.jobs import Engine, Job, Outcome
+from celm.metrics.accuracy import Accuracy, accuracy_of, mean_accuracy
+from celm.models.state import StateDict, describe_mismatch
+from celm.rules.exchange import Delivery, Round, Update
+
+
+@dataclass(frozen=True)
+class State:
+    """A federation between two rounds."""
+
+    number: int
+    """Rounds done."""
+    model: StateDict
+    rule: Any
+    heads: Mapping[str, StateDict] = field(default_factory=dict)
+    """The head each client sent last, while heads stay local."""
+    kept: Mapping[str, StateDict] = field(default_factory=dict)
+    """The head an attacker really trained, where it sent another one."""
+    memories: Mapping[str, Any] = field(default_factory=dict)
+    """What each client's objective remembers."""
+    seen: Mapping[str, StateDict] = field(default_factory=dict)
+    """The model last delivered to each attacker."""
+
+
+@dataclass(frozen=True)
+class Played:
+    """A round's new state, its line in the record, and the inputs its probes ended at."""
+
+    state: State
+    record: dict[str, Any]
+    inputs: Mapping[str, Tensor] | None
+
+
+def begin(federation: Federation) -> State:
+    return State(0, federation.initial, federation.rule.init(federation.facts))
+
+
+def play(federation: Federation, state: State, engine: Engine) -> Played:
+    number = state.number + 1
+    rate = federation.experiment.train.rate(number)
+    present = participants(federation, number)
+    sent = {name: deliver(federation, state, name, number) for name in present}
+    outcomes = train(federation, state, engine, sent, number, rate)
+    updates = {name: answer(federation, state, outcomes[name], sent[name], name, number) for name in present}
+    excluded = {name: reason for name in present if (reason := flaw(updates[name], state.model))}
+    usable = {name: update for name, update in updates.items() if name not in excluded}
+    record: dict[str, Any] = {"round": number, "lr": rate, "clients": present, "excluded": excluded}
+
+    model, rule_state, inputs = state.model, state.rule, None
+    if usable:
+        known = {name: sent[name] for name in usable}
+        round = Round(number, rate, state.model, known, usable)
+        weighing = federation.rule.weigh(state.rule, federation.facts, round)
+        model = federation.rule.merge(state.rule, round, weighing)
+        rule_state, inputs = weighing.state, weighing.inputs
+        record |= {
+            "weights": dict(weighing.weights),
+            "standing": dict(weighing.standing),
+            "scores": None if weighing.scores is None else dict(weighing.scores),
+            "evidence": None if weighing.evidence is None else dict(weighing.evidence),
+            "diagnostics": dict(weighing.diagnostics),
+        }
+    else:
+        # Nobody sent anything usable: the global model and the rule stay as they are.
+        record |= {"weights": {}, "standing": None, "scores": None, "evidence": None, "diagnostics": {}}
+
+    state = State(
+        number,
+        model,
+        rule_state,
+        heads=local_heads(federation, state.heads, usable, number),
+        kept=kept_heads(federation, state.kept, outcomes, number),
+        memories={**state.memories, **{name: outcomes[name].memory for name in present}},
+        seen={**state.seen, **{name: sent[name].model for name in present if name in federation.attacks}},
+    )
+    last = number == federation.rounds
+    if last or number % federation.experiment.run.evaluate_every == 0:
+        record |= evaluate(federation, state, engine, last)
+    return Played(state, record, inputs)
+
+
+def participants(federation: Federation, number: int) -> list[str]:
+    """Who takes part, in client order; a function of seed and round."""
+    clients = federation.facts.clients
+    fraction = federation.experiment.run.participation
+    if fraction == 1:
+        return list(clients)
+    count = max(1, round(fraction * len(clients)))
+    rng = np.random.default_rng(derive(federation.facts.seed, "participation", number))
+    return [clients[i] for i in sorted(rng.choice(len(clients), count, replace=False))]
+
+
+def deliver(federation: Federation, state: State, client: str, number: int) -> Delivery:
+    """What the server sends: what the rule says, with the client's own last head while heads stay local."""
+    delivery = federation.rule.deliver(state.rule, state.model, client)
+    if number <= federation.local_heads and client in state.heads:
+        return Delivery({**delivery.model, **state.heads[client]}, delivery.extras)
+    return delivery
+
+
+def train(
+    federation: Federation,
+    state: State,
+    engine: Engine,
+    sent: Mapping[str, Delivery],
+    number: int,
+    rate: float,
+) -> dict[str, Outcome]:
+    """Every present client's own outcome, before any dishonesty; who does not train keeps what it was sent."""
+    jobs = []
+    for name, delivery in sent.items():
+        # An attacker that sent another head than it trained goes on from the one it trained.
+        own = state.kept.get(name, {}) if number <= federation.local_heads else {}
+        model = {**delivery.model, **own}
+        jobs.append(Job(name, number, rate, Delivery(model, delivery.extras), state.memories.get(name)))
+    working = [job for job in jobs if trains(federation.attacks.get(job.client))]
+    done = dict(zip((job.client for job in working), engine.work(working), strict=True))
+    holdings = federation.workbench.holdings
+    return {
+        job.client: done.get(job.client)
+        or Outcome(Update(job.delivery.model, steps=0, size=len(holdings[job.client].rows)), job.memory)
+        for job in jobs
+    }
+
+
+def trains(attack: Attack | None) -> bool:
+    return attack is None or attack.trains
+
+
+def answer(
+    federation: Federation, state: State, outcome: Outcome, sent: Delivery, client: str, number: int
+) -> Update:
+    """What the client sends: its outcome, or what its attack makes of it."""
+    attack = federation.attacks.get(client)
+    if attack is None:
+        return outcome.update
+    seed = federation.facts.seed
+    upload = Upload(
+        number,
+        trained=outcome.update.model,
+        delivered=sent.model,
+        before=state.seen.get(client),
+        noise=generator(seed, "attack", number, client),
+    )
+    honest = outcome.update
+    return Update(attack.upload(upload), honest.steps, honest.size, honest.extras)
+
+
+def flaw(update: Update, reference: StateDict) -> str | None:
+    """Why an update cannot be used; clients are untrusted."""
+    return describe_mismatch(update.model, reference)
+
+
+def local_heads(
+    federation: Federation, heads: Mapping[str, StateDict], updates: Mapping[str, Update], number: int
+) -> dict[str, StateDict]:
+    """The heads to send back next round; none once heads are shared."""
+    if number >= federation.local_heads:
+        return {}
+    names = federation.facts.head
+    sent = {client: {name: update.model[name] for name in names} for client, update in updates.items()}
+    return {**heads, **sent}
+
+
+def kept_heads(
+    federation: Federation, kept: Mapping[str, StateDict], outcomes: Mapping[str, Outcome], number: int
+) -> dict[str, StateDict]:
+    if number >= federation.local_heads:
+        return {}
+    names = federation.facts.head
+    own = {
+        client: {name: outcome.update.model[name] for name in names}
+        for client, outcome in outcomes.items()
+        if client in federation.attacks
+    }
+    return {**kept, **own}
+
+
+def evaluate(federation: Federation, state: State, engine: Engine, last: bool) -> dict[str, Any]:
+    """Accuracy of the global model; at the end, and for personal rules always, of each client's own too."""
+    rare = federation.dealing.rare_classes
+    own: dict[str, Accuracy] = {}
+    if last or federation.rule.personal:
+        delivered = {
+            name: deliver(federation, state, name, state.number + 1) for name in federation.facts.clients
+        }
+        apart = {
+            name: delivery.model for name, delivery in delivered.items() if delivery.model is not state.model
+        }
+        counts = engine.evaluate([state.model, *apart.values()])
+        shared = accuracy_of(counts[0], rare)
+        own = dict.fromkeys(delivered, shared)
+        own |= {name: accuracy_of(count, rare) for name, count in zip(apart, counts[1:], strict=True)}
+    else:
+        shared = accuracy_of(engine.evaluate([state.model])[0], rare)
+    result = mean_accuracy(list(own.values())) if federation.rule.personal else shared
+    return {
+        "accuracy": result.accuracy,
+        "balanced_accuracy": result.balanced_accuracy,
+        "rare_class_accuracy": result.rare_class_accuracy,
+        "per_class": list(result.per_class),
+        "client_accuracy": {name: accuracy.accuracy for name, accuracy in own.items()} if own else None,
+    }

@@ -1,0 +1,106 @@
+"""A finished (or half-finished) run, read from its folder."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from celm.base.errors import CelmError
+from celm.federation.experiment import Experiment
+from celm.federation.folder import Folder
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from celm.federation.assembly import Federation
+
+
+def summary(federation: Federation, records: Sequence[Mapping[str, Any]], seconds: float) -> dict[str, Any]:
+    """The answer of a run: the last round's accuracy, the final weights, the last evidence."""
+    experiment = federation.experiment
+    last = records[-1]
+    standing = next((r["standing"] for r in reversed(records) if r["standing"] is not None), None)
+    evidence = next((r["evidence"] for r in reversed(records) if r["evidence"] is not None), None)
+    clients = federation.facts.clients
+    return {
+        "dataset": experiment.dataset.name,
+        "split": experiment.split.name,
+        "model": experiment.model.name,
+        "rule": experiment.rule.name,
+        "objective": experiment.objective.name,
+        "seed": experiment.run.seed,
+        "rounds": federation.rounds,
+        "accuracy": last["accuracy"],
+        "balanced_accuracy": last["balanced_accuracy"],
+        "rare_class_accuracy": last["rare_class_accuracy"],
+        "per_class": last["per_class"],
+        "client_accuracy": last["client_accuracy"],
+        "weights": standing or dict.fromkeys(clients, 1 / len(clients)),
+        "evidence": evidence,
+        "classes": list(federation.class_names),
+        "counts": dict(federation.counts),
+        "rare_classes": list(federation.dealing.rare_classes),
+        "free_riders": list(federation.dealing.free_riders),
+        "seconds": round(seconds, 3),
+    }
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a run found. `metrics` is the summary that `celm run --format json` prints."""
+
+    folder: Path
+    experiment: Experiment
+    metrics: Mapping[str, Any]
+    rounds: Sequence[Mapping[str, Any]]
+    """One record a round: metrics, weights, scores, evidence."""
+
+    @classmethod
+    def read(cls, folder: Folder) -> Run:
+        result = folder.result()
+        if result is None:
+            raise CelmError(
+                f"{folder.path} is not finished", f"go on with it by: celm run --resume {folder.path}"
+            )
+        metrics = {"run": str(folder.path.resolve()), **result}
+        return cls(folder.path, folder.settings(), metrics, folder.records())
+
+    @property
+    def weights(self) -> Mapping[str, float]:
+        """Client to its final weight, over all known clients."""
+        weights: Mapping[str, float] = self.metrics["weights"]
+        return weights
+
+    @property
+    def evidence(self) -> Mapping[str, list[float]] | None:
+        """Client to evidence by class, from the last probed round; None for rules without."""
+        evidence: Mapping[str, list[float]] | None = self.metrics["evidence"]
+        return evidence
+
+    @property
+    def accuracy(self) -> float:
+        accuracy: float = self.metrics["accuracy"]
+        return accuracy
+
+    def model(self) -> nn.Module:
+        """The global model, ready to use (in eval mode)."""
+        from celm.base.files import read_tensors
+        from celm.models import build_model
+        from celm.models.state import load_state
+
+        state, about = read_tensors(self.folder / "model.safetensors")
+        options = {key: value for key, value in about["model"].items() if key not in ("name", "head")}
+        module = build_model(
+            about["model"]["name"], options, tuple(about["input_shape"]), len(about["classes"])
+        )
+        load_state(module, state)
+        return module.eval()
+
+    def probe_inputs(self) -> dict[str, Tensor] | None:
+        """Client to the inputs `[K, *shape]` its last probe ended at; None where nothing was probed."""
+        from celm.base.files import read_tensors
+
+        path = self.folder / "probes.safetensors"
+        return read_tensors(path)[0] if path.exists() else None

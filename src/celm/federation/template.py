@@ -1,0 +1,63 @@
+"""An experiment file with every setting, its default and what it means."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tomli_w
+from pydantic import BaseModel
+
+from celm.attacks import attacks
+from celm.base.registry import Registry
+from celm.data import datasets, splits
+from celm.federation.experiment import Experiment
+from celm.models import models
+from celm.objectives import objectives
+from celm.rules import rules
+
+CHOICES: dict[str, tuple[Registry[Any], str]] = {
+    "dataset": (datasets, "digits"),
+    "split": (splits, "pls"),
+    "model": (models, "mlp"),
+    "rule": (rules, "celm"),
+    "objective": (objectives, "plain"),
+}
+
+
+def commented_experiment() -> str:
+    """TOML that means the defaults: what is commented out is what already holds."""
+    lines = ["# An experiment for `celm run`. Commented lines show the defaults.", ""]
+    for table, field in Experiment.model_fields.items():
+        if table == "attack":
+            continue
+        lines.append(f"[{table}]")
+        if table in CHOICES:
+            registry, chosen = CHOICES[table]
+            lines.append(f"name = {quoted(chosen)}  # {', '.join(registry.names())}")
+            lines += [setting_line(setting) for setting in registry.settings(chosen)]
+        kind = field.annotation
+        if isinstance(kind, type) and issubclass(kind, BaseModel):
+            default = field.get_default(call_default_factory=True)
+            for name, inner in kind.model_fields.items():
+                if name != "name":
+                    lines.append(commented(name, getattr(default, name), inner.description))
+        lines.append("")
+    lines += ["# One client that does not play fair:", "# [attack]"]
+    lines += [f'# name = "copy_global"  # {", ".join(attacks.names())}', '# client = "client-0"', ""]
+    return "\n".join(lines)
+
+
+def setting_line(setting: dict[str, str]) -> str:
+    about = f"  # {setting['about']}" if setting["about"] else ""
+    return f"# {setting['name']} = {setting['default']}{about}"
+
+
+def commented(name: str, value: Any, about: str | None) -> str:
+    shown = quoted(value) if value is not None else '"by default"'
+    return f"# {name} = {shown}" + (f"  # {' '.join(about.split())}" if about else "")
+
+
+def quoted(value: Any) -> str:
+    """A value as TOML writes it."""
+    value = list(value) if isinstance(value, tuple) else value
+    return tomli_w.dumps({"x": value}, multiline_strings=False).partition("=")[2].strip().replace("\n", "")

@@ -1,0 +1,162 @@
+"""Logit maximization, Eq. 4-7 and Algorithm 1 of the paper: how far can a model's logit of a class be raised?
+
+    x*_c = argmax_x  s_c(x; w) - λ ||x||²        Adam, L steps of size η from Gaussian noise or a given start
+    u_c  = s_c(x*_c; w)                           the logit after the last step
+
+s_c is the pre-softmax logit of class c, ||x||² the sum of squares over all entries of the input. All classes
+and all models are optimised in one batch; inputs do not interact, so the result does not depend on how the
+batch is cut (`chunk`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from celm.base.randomness import generator
+from celm.method.stacking import Forward, Stack, forward_of
+
+
+@dataclass(frozen=True)
+class Probe:
+    """What a probe found: the raised logits `[M, K]` and the inputs that raise them `[M, K, *shape]`."""
+
+    logits: Tensor
+    inputs: Tensor
+
+
+def probe(
+    models: Sequence[nn.Module] | Stack,
+    inputs: Tensor | Sequence[int],
+    classes: int | Sequence[int],
+    *,
+    steps: int = 200,
+    lr: float = 0.01,
+    l2: float = 1e-3,
+    chunk: int | None = None,
+    seed: int = 0,
+) -> Probe:
+    """Maximise each class logit of each model.
+
+    `models` are M classifiers, or a `Stack` of M states of one architecture. They are probed in eval mode and
+    come back as they were: parameters, gradients, training flags. `inputs` is where to start: a tensor
+    `[M, K, *shape]`, or just the shape of one input, which draws noise from `seed`. `classes` is K, or the
+    class indices to probe. `chunk` bounds memory: at most so many (model, class) pairs at a time.
+
+    >>> model = nn.Linear(3, 2)
+    >>> found = probe([model], (3,), 2, steps=5)
+    >>> tuple(found.logits.shape), tuple(found.inputs.shape)
+    ((1, 2), (1, 2, 3))
+    """
+    stacks = [models] if isinstance(models, Stack) else alike(models)
+    targets = list(range(classes)) if isinstance(classes, int) else list(classes)
+    count = sum(len(stack) for stack in stacks)
+    if not count or not targets:
+        raise ValueError("a probe needs at least one model and one class")
+    start = inputs if isinstance(inputs, Tensor) else noise(seed, count, len(targets), tuple(inputs))
+    if start.shape[:2] != (count, len(targets)):
+        expected = f"[{count}, {len(targets)}, ...]"
+        raise ValueError(f"inputs must have shape {expected}, not {tuple(start.shape)}")
+
+    logits = torch.empty(count, len(targets))
+    found = torch.empty_like(start, dtype=torch.float32)
+    pairs = chunk or count * len(targets)
+    at_once = max(1, min(len(targets), pairs))  # classes of one model
+    several = max(1, pairs // len(targets))  # models
+    first = 0
+    for stack in stacks:
+        device = next(iter(stack.states[0].values())).device
+        with frozen(stack.module):
+            for offset in range(0, len(stack), several):
+                part = stack[offset : offset + several]
+                rows = slice(first + offset, first + offset + len(part))
+                forward = forward_of(part, tuple(start.shape[2:]))
+                for left in range(0, len(targets), at_once):
+                    columns = slice(left, left + at_once)
+                    wanted = torch.tensor(targets[columns], device=device)
+                    x = start[rows, columns].to(device, torch.float32, copy=True).contiguous()
+                    logits[rows, columns] = ascend(forward, x, wanted, steps, lr, l2).cpu()
+                    found[rows, columns] = x.to(found.device)
+        first += len(stack)
+    return Probe(logits, found)
+
+
+def ascend(forward: Forward, x: Tensor, targets: Tensor, steps: int, lr: float, l2: float) -> Tensor:
+    """Raise the logit `targets[j]` of every `x[m, j]`, in place; returns the logits `[m, j]` reached."""
+    wanted = targets.view(1, -1, 1).expand(x.shape[0], -1, 1)
+    # For Adam that maximises, weight decay 2λ is the gradient of -λ||x||², at no cost of its own.
+    adam = torch.optim.Adam([x], lr=lr, betas=(0.9, 0.999), weight_decay=2 * l2, maximize=True, fused=True)
+    with torch.enable_grad():
+        x.requires_grad_(True)
+        x.grad = torch.empty_like(x)
+        for _ in range(steps):
+            raised = forward(x).gather(2, wanted).sum()
+            # Copied, because the fused optimiser reads gradients in the memory order of the parameter.
+            x.grad.copy_(torch.autograd.grad(raised, x)[0])
+            adam.step()
+    x.requires_grad_(False)
+    with torch.no_grad():
+        return forward(x).gather(2, wanted).squeeze(2)
+
+
+def noise(seed: int, models: int, classes: int, shape: tuple[int, ...]) -> Tensor:
+    """Standard normal starting inputs `[M, K, *shape]`, drawn model by model."""
+    return torch.stack([model_noise(seed, model, classes, shape) for model in range(models)])
+
+
+def model_noise(seed: int, model: int | str, classes: int, shape: tuple[int, ...]) -> Tensor:
+    """The starting inputs `[K, *shape]` of one model, by its number or name."""
+    return torch.randn(classes, *shape, generator=generator(seed, "probe", model))
+
+
+def alike(models: Sequence[nn.Module]) -> list[Stack]:
+    """Neighbours of one architecture, stacked."""
+    stacks: list[Stack] = []
+    signature: object = None
+    for model in models:
+        state = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+        mine = architecture(model)
+        if stacks and mine == signature:
+            stacks[-1] = Stack(stacks[-1].module, [*stacks[-1].states, state])
+        else:
+            stacks.append(Stack(model, [state]))
+        signature = mine
+    return stacks
+
+
+def architecture(model: nn.Module) -> object:
+    """What must agree for two models to be one function of their parameters: structure, shapes, settings."""
+    settings = [
+        (
+            name,
+            type(part),
+            {key: value for key, value in vars(part).items() if isinstance(value, int | float | str)},
+        )
+        for name, part in model.named_modules()
+    ]
+    tensors = (*model.named_parameters(), *model.named_buffers())
+    shapes = [(name, tensor.shape, tensor.dtype, tensor.device) for name, tensor in tensors]
+    for _, _, values in settings:
+        values.pop("training", None)
+    return settings, shapes
+
+
+@contextmanager
+def frozen(module: nn.Module) -> Iterator[None]:
+    """The module in eval mode without parameter gradients, and afterwards exactly as it was."""
+    modes = [(part, part.training) for part in module.modules()]
+    flags = [(parameter, parameter.requires_grad) for parameter in module.parameters()]
+    try:
+        module.eval()
+        for parameter, _ in flags:
+            parameter.requires_grad_(False)
+        yield
+    finally:
+        for part, mode in modes:
+            part.training = mode
+        for parameter, flag in flags:
+            parameter.requires_grad_(flag)

@@ -1,0 +1,103 @@
+"""CELM: contribution from logit maximization, Algorithm 1 of the paper.
+
+    during the first T_w rounds:  u_i, u_g = probe(w_i), probe(w_g(t-1))        Eq. 4-7   celm.method.probe
+                                  Q = max(0, u - b), class shares, c̄            Eq. 8-12  celm.method.evidence
+                                  c(t) = β c(t-1) + (1 - β) c̄                   Eq. 13    celm.method.weights
+    afterwards:                   c(t) = c(T_w)                                 Eq. 14
+    always:                       w_g(t) = Σ_i c_i(t) w_i
+
+Probes start from Gaussian noise, then from where the last round's probe of the same model ended. While it
+warms up, clients keep their own heads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Annotated, ClassVar
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from celm.base.names import in_order
+from celm.method.evidence import bias, evidence, scores, unreadable
+from celm.method.probe import model_noise, probe
+from celm.method.stacking import Stack
+from celm.method.weights import Weights, warmup_rounds
+from celm.rules.exchange import Round
+from celm.rules.rule import Facts, Rule, Weighing
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What CELM remembers: weights, and the inputs `[K, *shape]` at which the last probe of each model ended."""
+
+    weights: Weights = field(default_factory=Weights)
+    inputs: Mapping[str, Tensor] = field(default_factory=dict)
+    global_inputs: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class Celm(Rule[Evidence]):
+    """Class-wise contribution by logit maximization (the paper's method)."""
+
+    state_type: ClassVar[type] = Evidence
+
+    warmup: Annotated[int, Field(ge=1)] | None = None
+    """T_w, the rounds that are probed; by default 5 % of all, at least one."""
+    beta: Annotated[float, Field(ge=0, lt=1)] = 0.5
+    """Smoothing factor of the weights."""
+
+    def local_heads(self, rounds: int) -> int:
+        return self.warmup or warmup_rounds(rounds)
+
+    def init(self, federation: Facts) -> Evidence:
+        return Evidence(Weights().knowing(federation.clients))
+
+    def weigh(self, state: Evidence, federation: Facts, round: Round) -> Weighing[Evidence]:
+        if round.number > (self.warmup or warmup_rounds(federation.rounds)):
+            weights = state.weights.knowing(round.clients)
+            state = replace(state, weights=weights)
+            return Weighing(state, weights=weights.among(round.clients), standing=weights.of)
+
+        names = in_order(round.clients)
+        models = [round.start, *(round.updates[name].model for name in names)]
+        starts = [start(federation, "", state.global_inputs)]
+        starts += [start(federation, name, state.inputs.get(name)) for name in names]
+        how = federation.probe
+        found = probe(
+            Stack(federation.module, models),
+            torch.stack(starts),
+            federation.classes,
+            steps=how.steps,
+            lr=how.lr,
+            l2=how.l2,
+            chunk=how.chunk,
+        )
+        Q = evidence(found.logits[1:], found.logits[0])
+        score = dict(zip(names, scores(Q).tolist(), strict=True))
+        level = bias(found.logits[0])
+        lost = unreadable(found.logits[1:]).tolist()
+        weights = state.weights.smoothed(score, self.beta)
+        ended = dict(zip(names, found.inputs[1:], strict=True))
+        state = Evidence(weights, {**state.inputs, **ended}, found.inputs[0])
+        return Weighing(
+            state,
+            weights=weights.among(names),
+            standing=weights.of,
+            scores=score,
+            evidence=dict(zip(names, Q.tolist(), strict=True)),
+            inputs=ended,
+            diagnostics={
+                "bias": level.item() if level.isfinite() else None,
+                "unreadable": [name for name, bad in zip(names, lost, strict=True) if bad],
+            },
+        )
+
+
+def start(federation: Facts, name: str, last: Tensor | None) -> Tensor:
+    """Where a probe begins: where the model's last one ended, unless that ran off to infinity; else noise."""
+    if last is not None and bool(last.isfinite().all()):
+        return last
+    return model_noise(federation.seed, name, federation.classes, federation.input_shape)
