@@ -15,7 +15,8 @@ import pytest
 import torch
 
 from celm.base.errors import CelmError
-from celm.data import datasets, holdings
+from celm.data import holdings
+from celm.data.catalogue import datasets
 from celm.data.dataset import Dataset
 from celm.data.files.cifar_binary import RECORD, TEST, TRAIN
 from celm.data.sources.emnist import FILES

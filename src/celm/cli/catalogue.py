@@ -15,7 +15,7 @@ from celm.base.errors import CelmError
 from celm.base.files import explained, write_text
 from celm.base.registry import Registry
 from celm.cli.output import Format, console, notes, print_json
-from celm.data import datasets, splits
+from celm.data.catalogue import datasets, splits
 from celm.models import models
 from celm.objectives import objectives
 from celm.rules import rules

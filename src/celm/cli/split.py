@@ -32,7 +32,7 @@ def command(
     """
     given = {"dataset": dataset, "split": split, "clients": clients, "seed": seed}
     experiment = options.experiment_from(None, given, settings)
-    from celm.data import datasets
+    from celm.data.catalogue import datasets
     from celm.federation.assembly import deal, resolve
 
     experiment = resolve(experiment)

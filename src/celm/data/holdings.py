@@ -7,7 +7,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from celm.base.errors import CelmError
-from celm.data import datasets
+from celm.data.catalogue import datasets
 from celm.data.facts import Facts
 from celm.data.files import parquet
 from celm.data.files.checksum import matches_digest

@@ -18,7 +18,7 @@ from celm.attacks import attacks
 from celm.base.errors import CelmError, nearest
 from celm.base.files import read_text
 from celm.base.registry import explain
-from celm.data import datasets, splits
+from celm.data.catalogue import datasets, splits
 from celm.models import check_model_name
 from celm.objectives import objectives
 from celm.rules import rules

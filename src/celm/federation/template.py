@@ -9,7 +9,7 @@ from pydantic import BaseModel
 
 from celm.attacks import attacks
 from celm.base.registry import Registry
-from celm.data import datasets, splits
+from celm.data.catalogue import datasets, splits
 from celm.federation.experiment import Experiment
 from celm.models import models
 from celm.objectives import objectives

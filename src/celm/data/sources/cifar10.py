@@ -23,7 +23,13 @@ class Cifar10(Source):
     augment: bool = True
     """Crop at random (padding 4) and flip while training."""
 
-    defaults: ClassVar[Defaults] = Defaults(model="cnn", split="pls", rounds=200, lr=0.1)
+    defaults: ClassVar[Defaults] = Defaults(
+        model="cnn",
+        split="pls",
+        rounds=200,
+        lr=0.1,
+        splits={"pls": {"max_samples": 2000, "min_samples": 100}},
+    )
     facts: ClassVar[Facts] = Facts(
         name="cifar10",
         shape=(3, 32, 32),

@@ -25,7 +25,13 @@ class Emnist47(Source):
     padding: Annotated[int, Field(ge=0, le=64)] = 2
     """Black margin on each side; 2 gives the 32x32 of the paper's authors."""
 
-    defaults: ClassVar[Defaults] = Defaults(model="mlp", split="pls", rounds=100, lr=0.1)
+    defaults: ClassVar[Defaults] = Defaults(
+        model="mlp",
+        split="pls",
+        rounds=100,
+        lr=0.1,
+        splits={"pls": {"max_samples": 2000, "min_samples": 100}},
+    )
     facts: ClassVar[Facts] = Facts(
         name="emnist47",
         shape=(1, 28, 28),
