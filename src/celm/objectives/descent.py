@@ -39,7 +39,8 @@ def descend(
     parameters: list[Tensor] = list(task.parameters)
     velocity = [torch.zeros_like(parameter) for parameter in parameters] if momentum else []
     steps = 0
-    for chosen in batches(len(rows), batch, epochs, order):
+    for positions in batches(len(rows), batch, epochs, order):
+        chosen = positions.to(inputs.device)
         x = inputs.index_select(0, rows.index_select(0, chosen))
         if fill is not None:
             x = crop_and_flip(x, fill, order)
