@@ -80,7 +80,7 @@ class Registry(Generic[Kind]):
         return [
             {
                 "name": key,
-                "default": json.dumps(field["default"]) if field.get("default") is not None else "(not set)",
+                "default": json.dumps(field["default"]) if field.get("default") is not None else "...",
                 "about": " ".join(str(field.get("description", "")).split()),
             }
             for key, field in schema.get("properties", {}).items()

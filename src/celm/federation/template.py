@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
-import tomli_w
 from pydantic import BaseModel
 
 from celm.attacks import attacks
@@ -26,7 +26,10 @@ CHOICES: dict[str, tuple[Registry[Any], str]] = {
 
 def commented_experiment() -> str:
     """TOML that means the defaults: what is commented out is what already holds."""
-    lines = ["# An experiment for `celm run`. Commented lines show the defaults.", ""]
+    lines = [
+        "# An experiment for `celm run`. Commented lines show the defaults; ... is chosen by itself.",
+        "",
+    ]
     for table, field in Experiment.model_fields.items():
         if table == "attack":
             continue
@@ -53,11 +56,10 @@ def setting_line(setting: dict[str, str]) -> str:
 
 
 def commented(name: str, value: Any, about: str | None) -> str:
-    shown = quoted(value) if value is not None else '"by default"'
+    shown = quoted(value) if value is not None else "..."
     return f"# {name} = {shown}" + (f"  # {' '.join(about.split())}" if about else "")
 
 
 def quoted(value: Any) -> str:
     """A value as TOML writes it."""
-    value = list(value) if isinstance(value, tuple) else value
-    return tomli_w.dumps({"x": value}, multiline_strings=False).partition("=")[2].strip().replace("\n", "")
+    return json.dumps(value)  # for text, numbers, truth values and lists the two agree

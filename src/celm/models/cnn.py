@@ -26,7 +26,9 @@ class Cnn(Architecture):
     """Three 3x3 convolutions and two fully connected layers, for images of at least 18x18."""
 
     channels: tuple[PositiveInt, PositiveInt, PositiveInt] = (32, 64, 64)
+    """Output channels of the three convolutions."""
     hidden: PositiveInt = 64
+    """Units of the layer before the head."""
 
     def build(self, input_shape: tuple[int, ...], classes: int) -> nn.Module:
         if len(input_shape) != 3 or min(input_shape[1:]) < SMALLEST:

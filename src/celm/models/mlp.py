@@ -22,6 +22,7 @@ class Mlp(Architecture):
     """Fully connected layers with ReLU; no widths gives a linear model."""
 
     widths: tuple[PositiveInt, ...] = (128, 64)
+    """Hidden units of each layer."""
 
     def build(self, input_shape: tuple[int, ...], classes: int) -> nn.Module:
         layers: OrderedDict[str, nn.Module] = OrderedDict(flatten=nn.Flatten())

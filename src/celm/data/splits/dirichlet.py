@@ -34,7 +34,9 @@ class Dirichlet(Split):
     """
 
     alpha: Annotated[float, Field(gt=0, le=1e6, allow_inf_nan=False)] = 0.05
+    """Concentration: the smaller, the stronger the skew."""
     min_samples: Annotated[int, Field(ge=0)] = 0
+    """Draw again until every client has so many."""
 
     def deal(
         self,

@@ -40,8 +40,11 @@ class FreeRider(Split):
     """
 
     kind: Kind = "few_labels"
+    """How the first client rides free."""
     labels: Annotated[int, Field(gt=0)] = 2
+    """Labels it holds, with kind few_labels."""
     repeats_of: Annotated[int, Field(gt=0)] = 10
+    """Samples it repeats, with kind repeated_samples."""
 
     def deal(
         self,

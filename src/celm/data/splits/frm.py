@@ -25,6 +25,7 @@ class FreeRiderAndMaverick(FreeRider):
     """
 
     rare_classes: Annotated[tuple[int, ...], Field(min_length=1)] | None = None
+    """Classes of the Maverick alone; by default the last 30 %."""
 
     def deal(
         self,

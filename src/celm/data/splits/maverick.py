@@ -36,10 +36,15 @@ class Maverick(Split):
     """
 
     rare_classes: Annotated[tuple[int, ...], Field(min_length=1)] | None = None
+    """Classes of the Maverick alone; by default the last 30 %."""
     mavericks: Annotated[int, Field(gt=0)] = 1
+    """How many first clients share the rare classes."""
     include_common: bool = False
+    """Whether a Maverick holds its part of the other classes too."""
     leak: Annotated[float, Field(ge=0, le=1)] = 0.0
+    """Fraction of the rare samples that goes to the others."""
     equalize: bool = False
+    """Cut every client to the smallest one's size."""
 
     def deal(
         self,

@@ -39,9 +39,13 @@ class PureLabelSkew(Split):
     """
 
     min_labels: Annotated[int, Field(gt=0)] | None = None
+    """Labels of the first client; by default a fifth of the classes."""
     max_samples: Annotated[int, Field(gt=0)] | None = None
+    """Most samples of a label that a client takes; by default half the smallest class."""
     min_samples: Annotated[int, Field(gt=0)] | None = None
+    """A label with fewer left is passed over; by default a sixtieth of the smallest class."""
     cover: bool = False
+    """Whether every class must have a holder."""
 
     def deal(
         self,

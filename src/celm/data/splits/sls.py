@@ -30,8 +30,11 @@ class StepLabelSkew(Split):
     """
 
     min_labels: Annotated[int, Field(gt=0)] | None = None
+    """Labels of the first client; by default a fifth of the classes."""
     order: Literal["random", "identity"] = "random"
+    """Order of the classes: drawn once, or as they are."""
     nested: bool = True
+    """Each client's labels include those before it; else every client draws its own."""
 
     def deal(
         self,
