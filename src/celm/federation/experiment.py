@@ -22,6 +22,7 @@ from celm.data.catalogue import datasets, splits
 from celm.models import check_model_name
 from celm.objectives import objectives
 from celm.rules import rules
+from celm.rules.robust import combines, filters
 
 
 class Table(BaseModel):
@@ -104,6 +105,8 @@ class Running(Table):
     seed: Annotated[int, Field(ge=0, lt=2**32)] = 42
     participation: Annotated[float, Field(gt=0, le=1)] = 1.0
     """Fraction of the clients that take part in each round."""
+    validation: Annotated[float, Field(ge=0, lt=1)] | None = None
+    """Fraction of every client's samples held out for validation; by default 0.1 where a rule needs it, else 0."""
     local_heads: Annotated[int, Field(ge=0)] | None = None
     """For how many first rounds clients keep their own head; by default what the rule asks for."""
     evaluate_every: Annotated[int, Field(ge=1)] = 1
@@ -125,20 +128,29 @@ class Experiment(Table):
     rule: Choice = Choice(name="celm")
     objective: Choice = Choice(name="plain")
     probe: Probing = Probing()
+    observe: tuple[Choice, ...] = ()
+    """Rules that only weigh, beside the one that aggregates, on one and the same trajectory."""
+    filter: Choice | None = None
+    combine: Choice | None = None
     attack: Choice | None = None
     run: Running = Running()
 
     @model_validator(mode="after")
     def names_exist(self) -> Self:
         datasets.check(self.dataset.name)
-        rules.check(self.rule.name)
+        for rule in (self.rule, *self.observe):
+            rules.check(rule.name)
         objectives.check(self.objective.name)
         if self.split.name:
             splits.check(self.split.name)
         if self.model.name:
             check_model_name(self.model.name)
-        if self.attack:
-            attacks.check(self.attack.name)
+        for choice, registry in ((self.attack, attacks), (self.filter, filters), (self.combine, combines)):
+            if choice is not None:
+                registry.check(choice.name)  # type: ignore[attr-defined]
+        observed = [rule.name for rule in self.observe]
+        if len(set(observed)) < len(observed):
+            raise CelmError("observe: every rule can be named only once")
         return self
 
     @classmethod
@@ -209,4 +221,6 @@ def assign(tables: dict[str, Any], assignment: str) -> None:
     there = tables.setdefault(table, {})
     if isinstance(there, str):
         there = tables[table] = {"name": there}
+    if not isinstance(there, dict):
+        raise CelmError(f"'{table}' must be a table of settings, not {there!r}")
     there[key] = value

@@ -15,9 +15,11 @@ import torch
 from torch import Tensor, nn
 
 from celm.base.registry import Configurable
-from celm.rules.exchange import Delivery
+from celm.models.state import StateDict
+from celm.rules.exchange import Delivery, Round
 
 Memory = TypeVar("Memory")
+ServerState = TypeVar("ServerState")
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,14 @@ class Objective(Configurable, ABC, Generic[Memory]):
     memory_type: ClassVar[type | None] = None
     """The dataclass of what clients remember; None where they remember nothing."""
 
+    def adapt(self, module: nn.Module, head: str) -> nn.Module:
+        """The architecture this objective trains; most take it as it is."""
+        return module
+
+    def server(self, head: tuple[str, ...]) -> ServerPart[Any] | None:
+        """The part at the server, given the names of the head's tensors; most have none."""
+        return None
+
     def begin(self, task: Task[Memory]) -> Any:
         """What the loss needs during the whole round, made once."""
         return None
@@ -50,8 +60,9 @@ class Objective(Configurable, ABC, Generic[Memory]):
         """The scalar to minimise on one batch."""
 
     def gradients(self, task: Task[Memory], context: Any, inputs: Tensor, labels: Tensor) -> Sequence[Tensor]:
-        """The descent direction on one batch, one tensor a parameter."""
-        return torch.autograd.grad(self.loss(task, context, inputs, labels), task.parameters)
+        """The descent direction on one batch, one tensor a parameter; zero for one that the loss does not use."""
+        loss = self.loss(task, context, inputs, labels)
+        return torch.autograd.grad(loss, task.parameters, allow_unused=True, materialize_grads=True)
 
     def extras(self, task: Task[Memory], context: Any, steps: int) -> Mapping[str, Tensor]:
         """What the client sends besides its model; most send nothing."""
@@ -60,6 +71,31 @@ class Objective(Configurable, ABC, Generic[Memory]):
     def remember(self, task: Task[Memory], context: Any, steps: int) -> Memory | None:
         """What the client keeps for its next round; most keep nothing."""
         return None
+
+
+class ServerPart(ABC, Generic[ServerState]):
+    """What an objective does at the server, for those that are not of the client alone."""
+
+    state_type: ClassVar[type]
+
+    @abstractmethod
+    def init(self, model: StateDict) -> ServerState: ...
+
+    def extras(self, state: ServerState) -> Mapping[str, Tensor]:
+        """What every client is sent besides the model."""
+        return {}
+
+    def absorb(self, state: ServerState, round: Round, model: StateDict, clients: int) -> ServerState:
+        """After merging: `model` is the new global model, `clients` the number of all clients."""
+        return state
+
+    def adjust(self, state: ServerState, model: StateDict) -> StateDict:
+        """The global model that is kept and judged, from the merged one."""
+        return model
+
+    def depart(self, state: ServerState, model: StateDict) -> StateDict:
+        """The model that clients start from, where it is not the one that is judged."""
+        return model
 
 
 AnyObjective = Objective[Any]

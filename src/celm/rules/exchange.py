@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from torch import Tensor
 
+from celm.models.averaging import weighted_mean
 from celm.models.state import StateDict
+
+Average = Callable[[Sequence[StateDict], Sequence[float]], StateDict]
+"""Models and weights to one model."""
+Validate = Callable[[Sequence[StateDict]], list[Tensor]]
+"""Models to their confusion counts `[K, K]` on the server's validation set."""
 
 
 @dataclass(frozen=True)
 class Delivery:
-    """What the server sends a client: a model, and extras that only some methods need."""
+    """What the server sends a client: a model, and what only some methods need."""
 
     model: StateDict
     extras: Mapping[str, Tensor] = field(default_factory=dict)
+    examine: StateDict | None = None
+    """A second model that the client is asked to judge on data of its own that it does not train on."""
 
 
 @dataclass(frozen=True)
@@ -26,6 +34,8 @@ class Update:
     steps: int
     size: int
     extras: Mapping[str, Tensor] = field(default_factory=dict)
+    examined: float | None = None
+    """The accuracy it reports for the model it was asked to judge."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +49,10 @@ class Round:
     delivered: Mapping[str, Delivery]
     """What each client started from; with local heads this is not the global model."""
     updates: Mapping[str, Update]
+    validate: Validate | None = None
+    """Judges models on held-out data; None where the federation has none."""
+    average: Average = weighted_mean
+    """How models become one; robust aggregation puts something else here."""
 
     @property
     def clients(self) -> list[str]:

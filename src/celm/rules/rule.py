@@ -15,7 +15,6 @@ from typing import Any, ClassVar, Generic, TypeVar
 from torch import Tensor, nn
 
 from celm.base.registry import Configurable
-from celm.models.averaging import weighted_mean
 from celm.models.state import StateDict
 from celm.rules.exchange import Delivery, Round
 
@@ -49,6 +48,18 @@ class Facts:
 
 
 @dataclass(frozen=True)
+class Needs:
+    """What a rule must be given beyond the client models; checked before a run, shown in the docs."""
+
+    validation: bool = False
+    """Held-out data, at the server or at the clients."""
+    sizes: bool = False
+    """Numbers of samples, as clients report them."""
+    extras: str = ""
+    """What clients must exchange besides models."""
+
+
+@dataclass(frozen=True)
 class Weighing(Generic[State]):
     """What a rule makes of a round's updates."""
 
@@ -69,6 +80,7 @@ class Weighing(Generic[State]):
 
 @dataclass(frozen=True)
 class Rule(Configurable, ABC, Generic[State]):
+    needs: ClassVar[Needs] = Needs()
     personal: ClassVar[bool] = False
     """Whether clients end up with models of their own, so that results are means over clients."""
     state_type: ClassVar[type]
@@ -87,7 +99,7 @@ class Rule(Configurable, ABC, Generic[State]):
         """The new global model: by default the weighted mean of the client models."""
         names = round.clients
         models = [round.updates[name].model for name in names]
-        return weighted_mean(models, [weighing.weights[name] for name in names])
+        return round.average(models, [weighing.weights[name] for name in names])
 
     def deliver(self, state: State, model: StateDict, client: str) -> Delivery:
         """What `client` starts the next round from: by default the global model."""
