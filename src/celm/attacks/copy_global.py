@@ -37,5 +37,6 @@ class CopyGlobal(Attack):
         scale = self.strength * change.mean().item()
         sent = dict(upload.delivered)
         for name in moving:
-            sent[name] = sent[name] + scale * torch.randn(sent[name].shape, generator=upload.noise)
+            noise = torch.randn(sent[name].shape, generator=upload.noise)
+            sent[name] = sent[name] + scale * noise.to(sent[name])
         return sent

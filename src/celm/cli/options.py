@@ -9,6 +9,7 @@ import typer
 
 from celm.base.errors import CelmError
 from celm.federation.experiment import Experiment, assign, read_toml
+from celm.federation.presets import with_preset
 
 Dataset = Annotated[str | None, typer.Option(help="A dataset's name, or a folder with your own data.")]
 Split = Annotated[str | None, typer.Option(help="How the data is dealt to clients.")]
@@ -21,6 +22,8 @@ Seed = Annotated[int | None, typer.Option(help="Seed of everything random.")]
 Participation = Annotated[float | None, typer.Option(help="Fraction of clients in each round.")]
 Workers = Annotated[int | None, typer.Option(help="Worker processes; 0 is this one. Changes no result.")]
 Device = Annotated[str | None, typer.Option(help="Where to compute: cpu, cuda, mps.")]
+Observe = Annotated[str | None, typer.Option(help="Rules that only watch, separated by commas.")]
+Preset = Annotated[str | None, typer.Option(help="Named settings: paper.")]
 Settings = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Any setting, as in split.alpha=0.05.")
 ]
@@ -39,19 +42,23 @@ PLACES = {
 }
 
 
-def experiment_from(file: Path | None, given: dict[str, Any], settings: list[str] | None) -> Experiment:
-    """The experiment of a file (or of nothing), changed by options and then by `--set`."""
+def experiment_from(
+    file: Path | None, given: dict[str, Any], settings: list[str] | None, preset: str | None = None
+) -> Experiment:
+    """The experiment of a file (or of nothing), changed by options and then by `--set`; a preset fills gaps."""
     tables: dict[str, Any] = read_toml(file) if file else {}
     for option, value in given.items():
         if value is None:
             continue
         if option == "dataset":
             choose_dataset(tables, value)
+        elif option == "observe":
+            tables["observe"] = [{"name": name.strip()} for name in value.split(",") if name.strip()]
         else:
             put(tables, PLACES[option], value)
     for assignment in settings or []:
         assign(tables, assignment)
-    return Experiment.parse(tables)
+    return Experiment.parse(with_preset(tables, preset))
 
 
 def put(tables: dict[str, Any], place: str, value: Any) -> None:

@@ -32,6 +32,8 @@ def command(
     rounds: options.Rounds = None,
     seed: options.Seed = None,
     participation: options.Participation = None,
+    observe: options.Observe = None,
+    preset: options.Preset = None,
     workers: options.Workers = None,
     device: options.Device = None,
     out: Annotated[
@@ -51,6 +53,8 @@ def command(
 
       celm run --split dirichlet --set split.alpha=0.05 --rounds 20 --format json
 
+      celm run --rule fedavg --observe celm,shapfed        estimators side by side on one trajectory
+
       celm run my.toml --rule fedavg --out runs/baseline
 
       celm run --resume runs/baseline
@@ -65,22 +69,23 @@ def command(
         "rounds": rounds,
         "seed": seed,
         "participation": participation,
+        "observe": observe,
         "device": device,
     }
     if resume is not None:
-        if file or out or settings or any(value is not None for value in given.values()):
+        if file or out or settings or preset or any(value is not None for value in given.values()):
             raise CelmError(
                 "--resume takes its settings from the run folder", "only --workers and --format go with it"
             )
         folder = Folder.open(resume)
     else:
-        experiment = options.experiment_from(file, {**given, "workers": workers}, settings)
+        experiment = options.experiment_from(file, {**given, "workers": workers}, settings, preset)
         folder = Folder.create(out or default_place(experiment), experiment)
-    # The folder is there with its settings; only now comes what takes time.
-    from celm.engines.launch import carry_out
-
     with progress_bar(folder, quiet=format is Format.json) as watch:
         try:
+            # The folder is there with its settings; only now comes what takes time.
+            from celm.engines.launch import carry_out
+
             finished = carry_out(folder, watch, workers)
         except KeyboardInterrupt:
             notes.print(

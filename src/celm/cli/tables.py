@@ -41,6 +41,8 @@ def contribution_table(run: Run, title: str) -> Table:
     table.add_column("")
     if evidence is not None:
         table.add_column("evidence by class")
+    for observer in metrics["observed"]:
+        table.add_column(f"by {observer}", justify="right", style="dim")
     table.add_column("truly held by class")
     table.add_column("samples", justify="right")
     heaviest = max(run.weights.values(), default=0.0)
@@ -51,6 +53,8 @@ def contribution_table(run: Run, title: str) -> Table:
         row: list[Text] = [Text(printable(client)), Text(f"{100 * weight:.1f} %"), Text(bar, style="#58a6ff")]
         if evidence is not None:
             row.append(heat_strip(evidence.get(client, []), strongest))
+        for standing in metrics["observed"].values():
+            row.append(Text(f"{100 * (standing or {}).get(client, 0.0):.1f} %"))
         held = metrics["counts"].get(client, [])
         row += [heat_strip(held, largest), Text(str(sum(held)))]
         table.add_row(*row)

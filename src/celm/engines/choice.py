@@ -7,6 +7,7 @@ import time
 
 import torch
 
+from celm.base.errors import CelmError
 from celm.engines.in_process import InProcess
 from celm.engines.workers import Workers
 from celm.federation.assembly import Federation
@@ -19,12 +20,15 @@ WORTH_STARTING_WORKERS = 15.0
 
 def engine_for(federation: Federation, rounds_left: int) -> Engine:
     run = federation.experiment.run
-    count = run.workers
-    if count is None:
-        count = fitting_workers(federation, rounds_left)
+    count = fitting_workers(federation, rounds_left) if run.workers is None else run.workers
     if count == 0:
         return InProcess(federation.workbench)
-    return Workers(federation.workbench, min(count, len(federation.facts.clients)), run.threads)
+    try:
+        return Workers(federation.workbench, min(count, len(federation.facts.clients)), run.threads)
+    except CelmError:  # a model that cannot be sent to other processes
+        if run.workers is None:
+            return InProcess(federation.workbench)
+        raise
 
 
 def fitting_workers(federation: Federation, rounds_left: int) -> int:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from celm.federation.jobs import Job, Outcome, Workbench
+from celm.federation.jobs import Job, Outcome, Set, Workbench
 from celm.models.state import StateDict
 
 
@@ -17,9 +17,9 @@ class InProcess:
     def work(self, jobs: Sequence[Job]) -> list[Outcome]:
         return [self.workbench.work(job) for job in jobs]
 
-    def evaluate(self, models: Sequence[StateDict]) -> list[Tensor]:
-        batches = range(self.workbench.evaluation_batches)
-        return [sum_of([self.workbench.evaluate(model, batch) for batch in batches]) for model in models]
+    def evaluate(self, models: Sequence[StateDict], on: Set = "test") -> list[Tensor]:
+        batches = range(self.workbench.evaluation_batches(on))
+        return [sum_of([self.workbench.evaluate(model, batch, on) for batch in batches]) for model in models]
 
     def close(self) -> None:
         pass

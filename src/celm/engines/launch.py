@@ -7,6 +7,7 @@ import platform
 import time
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import replace
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -45,20 +46,20 @@ def carry_out(folder: Folder, watch: Watch | None = None, workers: int | None = 
     with folder.locked():
         if folder.result() is not None:
             return Run.read(folder)
-        new = not folder.checkpoint_files()
+        folder.sweep()
         try:
             experiment = resolve(folder.settings())
             folder.write_settings(experiment)
             torch.set_num_threads(experiment.run.threads)
             federation = assemble(experiment)
         except CelmError:
-            if new and not folder.records_path.exists():
+            if folder.fresh:
                 folder.discard()  # nothing was done yet: leave nothing behind
             raise
         if workers is not None:
             federation = with_workers(federation, workers)
-        note_start(folder)
         state = checkpoint.restore(folder, federation)
+        note_start(folder)
         if state.number < federation.rounds:
             with closing(engine_for(federation, federation.rounds - state.number)) as engine:
                 while state.number < federation.rounds:
@@ -94,11 +95,9 @@ def finish(folder: Folder, federation: Federation, state: State) -> None:
 
 
 def with_workers(federation: Federation, workers: int) -> Federation:
-    from dataclasses import replace
-
-    experiment = federation.experiment
-    changed = experiment.run.model_copy(update={"workers": workers})
-    return replace(federation, experiment=experiment.model_copy(update={"run": changed}))
+    tables = federation.experiment.tables()
+    tables["run"]["workers"] = workers
+    return replace(federation, experiment=Experiment.parse(tables))
 
 
 def note_start(folder: Folder) -> None:

@@ -6,15 +6,18 @@ the numbers are the same for any number of workers. Workers end with their paren
 
 from __future__ import annotations
 
+import copy
 import ctypes
 import json
 import multiprocessing as mp
 import os
+import pickle
 import signal
 import sys
 import traceback
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
@@ -26,8 +29,9 @@ from torch import Tensor
 from celm.base.errors import CelmError
 from celm.base.files import dump_json
 from celm.engines.in_process import sum_of
-from celm.federation.jobs import Job, Outcome, Workbench
+from celm.federation.jobs import Job, LocalData, Outcome, Set, Workbench
 from celm.federation.trees import pack, unpack
+from celm.models.factory import working_folder_importable
 from celm.models.state import StateDict
 
 
@@ -44,14 +48,16 @@ class Workers:
         context = shared.get_context("spawn")
         for tensor in (workbench.inputs, workbench.test_inputs, workbench.test_labels):
             tensor.share_memory_()  # type: ignore[no-untyped-call]
+        # Holdings go as bytes: a tensor that is sent takes a file descriptor, and clients may be many.
+        packed = replace(workbench, holdings={}), to_bytes("holdings", workbench.holdings)
         self.crew: list[Worker] = []
         try:
             for _ in range(count):
                 ours, theirs = context.Pipe()
                 process = context.Process(
-                    target=serve, args=(theirs, workbench, threads, os.getpid()), daemon=True
+                    target=serve, args=(theirs, *packed, threads, os.getpid()), daemon=True
                 )
-                process.start()
+                start(process)
                 theirs.close()
                 self.crew.append(Worker(process, ours))
         except BaseException:
@@ -65,11 +71,11 @@ class Workers:
         replies = self.share_out([to_bytes("work", job) for job in jobs], sizes)
         return [from_bytes(reply, Outcome, {"memory": memory}) for reply in replies]
 
-    def evaluate(self, models: Sequence[StateDict]) -> list[Tensor]:
-        batches = self.workbench.evaluation_batches
+    def evaluate(self, models: Sequence[StateDict], on: Set = "test") -> list[Tensor]:
+        batches = self.workbench.evaluation_batches(on)
         # A part of the test set for each worker and model; the counts add up whatever the parts are.
         parts = [range(i, batches, len(self.crew)) for i in range(min(len(self.crew), batches))]
-        asked = [to_bytes("evaluate", (model, list(part))) for model in models for part in parts]
+        asked = [to_bytes("evaluate", (model, list(part), on)) for model in models for part in parts]
         counts = [from_bytes(reply, None) for reply in self.share_out(asked, [1] * len(asked))]
         return [sum_of(counts[i : i + len(parts)]) for i in range(0, len(counts), len(parts))]
 
@@ -95,8 +101,11 @@ class Workers:
         try:
             return call(*arguments)
         except (EOFError, BrokenPipeError, ConnectionResetError) as error:
+            # The exit code comes a moment after the closed pipe.
+            wait([worker.process.sentinel for worker in self.crew], timeout=5)
             ended = [worker.process.exitcode for worker in self.crew if not worker.process.is_alive()]
-            hint = "out of memory? try fewer workers: --workers 1"
+            memory = -signal.SIGKILL in ended
+            hint = "out of memory? try fewer workers: --workers 1" if memory else "try without: --workers 0"
             raise CelmError(f"a worker process ended unexpectedly (exit codes {ended})", hint) from error
 
     def close(self) -> None:
@@ -108,6 +117,30 @@ class Workers:
                 worker.process.kill()
                 worker.process.join()
         self.crew = []
+
+
+def start(process: mp.process.BaseProcess) -> None:
+    try:
+        # The worker, too, imports the user's own model; Ctrl-C is not for it, not even while it starts.
+        with working_folder_importable(), interrupts_held_back():
+            process.start()
+    except (AttributeError, TypeError, pickle.PicklingError) as error:
+        reason = " ".join(str(error).split())
+        hint = "define its classes at the top of a module, or go without workers: --workers 0"
+        raise CelmError(f"the model cannot be sent to worker processes: {reason}", hint) from error
+
+
+@contextmanager
+def interrupts_held_back() -> Iterator[None]:
+    """A process started meanwhile never gets them; this one gets them afterwards."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 # --- messages: JSON and tensors in one run of bytes ---------------------------------------------------------
@@ -143,10 +176,22 @@ def unwrapped(reply: bytes) -> bytes:
 # --- in the worker ------------------------------------------------------------------------------------------
 
 
-def serve(pipe: Connection, workbench: Workbench, threads: int, parent: int) -> None:
+def serve(
+    pipe: Connection,
+    workbench: Workbench,
+    holdings: bytes,
+    threads: int,
+    parent: int,
+) -> None:
     die_with_parent(parent)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
     torch.set_num_threads(threads)
+    # A module of its own: one that is sent lies in memory that all processes share.
+    workbench = replace(
+        workbench,
+        module=copy.deepcopy(workbench.module),
+        holdings=from_bytes(holdings, dict[str, LocalData]),
+    )
     memory = workbench.objective.memory_type
     while True:
         try:
@@ -157,8 +202,8 @@ def serve(pipe: Connection, workbench: Workbench, threads: int, parent: int) -> 
             if header(message)["verb"] == "work":
                 reply = to_bytes("done", workbench.work(from_bytes(message, Job, {"memory": memory})))
             else:
-                model, batches = from_bytes(message, None)
-                reply = to_bytes("done", sum_of([workbench.evaluate(model, batch) for batch in batches]))
+                model, batches, on = from_bytes(message, None)
+                reply = to_bytes("done", sum_of([workbench.evaluate(model, batch, on) for batch in batches]))
         except CelmError as error:
             reply = to_bytes("refused", str(error))
         except Exception:

@@ -13,16 +13,22 @@ from celm.attacks import attacks
 from celm.attacks.attack import Attack
 from celm.base.errors import CelmError, nearest
 from celm.base.randomness import derive, generator
+from celm.base.registry import Registry
 from celm.data.catalogue import datasets, splits
 from celm.data.dataset import Dataset, Source
 from celm.data.split import Dealing
-from celm.federation.experiment import Experiment
+from celm.federation.experiment import Choice, Experiment, Running
 from celm.federation.jobs import LocalData, Workbench
 from celm.models import build_model
-from celm.models.anatomy import find_head, head_keys
+from celm.models.anatomy import find_head, head_keys, trained_keys
+from celm.models.averaging import weighted_mean
 from celm.models.state import StateDict, state_of
 from celm.objectives import objectives
+from celm.objectives.objective import ServerPart
 from celm.rules import rules
+from celm.rules.exchange import Average
+from celm.rules.robust import combines, filters
+from celm.rules.robust.filter import Filter
 from celm.rules.rule import AnyRule, Facts, ProbeSettings
 
 
@@ -34,6 +40,11 @@ class Federation:
     """Every setting, defaults included."""
     facts: Facts
     rule: AnyRule
+    observers: Mapping[str, AnyRule]
+    filter: Filter | None
+    average: Average
+    server: ServerPart[Any] | None
+    """The objective's part at the server."""
     attacks: Mapping[str, Attack]
     dealing: Dealing
     counts: Mapping[str, list[int]]
@@ -67,14 +78,32 @@ def resolve(experiment: Experiment) -> Experiment:
     tables["model"]["name"] = model.name or usual.model
     tables["train"]["lr"] = train.lr or usual.lr
     tables["run"]["rounds"] = rounds = run.rounds or usual.rounds
+    observers = [rules.build(choice.name, choice.options) for choice in experiment.observe]
     splits.build(split_name, split_options)
     objectives.build(experiment.objective.name, experiment.objective.options)
     rule = rules.build(experiment.rule.name, experiment.rule.options)
+    # What one estimator needs (local heads, a hold-out) is part of the trajectory, so all that watch it share it.
     if run.local_heads is None:
-        tables["run"]["local_heads"] = rule.local_heads(rounds)
-    if experiment.attack is not None:
-        attacks.build(experiment.attack.name, experiment.attack.options)
+        tables["run"]["local_heads"] = max(each.local_heads(rounds) for each in (rule, *observers))
+    needed = any(each.needs.validation for each in (rule, *observers))
+    if run.validation is None:
+        tables["run"]["validation"] = 0.1 if needed else 0.0
+    elif needed and not run.validation:
+        raise CelmError(
+            "run.validation is 0, but a rule needs held-out data", "leave it out, or set it to 0.1"
+        )
+    for choice, registry in optional_parts(experiment):
+        registry.build(choice.name, choice.options)
     return Experiment.parse(tables)
+
+
+def optional_parts(experiment: Experiment) -> list[tuple[Choice, Registry[Any]]]:
+    parts: list[tuple[Choice | None, Registry[Any]]] = [
+        (experiment.attack, attacks),
+        (experiment.filter, filters),
+        (experiment.combine, combines),
+    ]
+    return [(choice, registry) for choice, registry in parts if choice is not None]
 
 
 def deal(experiment: Experiment, dataset: Dataset) -> Dealing:
@@ -101,17 +130,22 @@ def assemble(experiment: Experiment) -> Federation:
         torch.manual_seed(derive(seed, "init"))
         model = experiment.model
         module = build_model(model.name, model.options, dataset.shape, classes)
-    head = find_head(module, classes, model.head)
+        objective = objectives.build(experiment.objective.name, experiment.objective.options)
+        module = objective.adapt(module, find_head(module, classes, model.head))
+    head = find_head(module, classes, model.head if objective.keeps_architecture else None)
 
     workbench = Workbench(
         module=module,
         head=head,
-        objective=objectives.build(experiment.objective.name, experiment.objective.options),
+        objective=objective,
         train=experiment.train,
         seed=seed,
         classes=classes,
         inputs=dataset.train_inputs,
-        holdings={name: local_data(name, dataset, dealing, misbehaving.get(name), seed) for name in clients},
+        holdings={
+            name: local_data(name, dataset, dealing, misbehaving.get(name), experiment.run)
+            for name in clients
+        },
         test_inputs=dataset.test_inputs,
         test_labels=dataset.test_labels,
         fill=dataset.fill,
@@ -131,6 +165,14 @@ def assemble(experiment: Experiment) -> Federation:
         experiment=experiment,
         facts=facts,
         rule=rules.build(experiment.rule.name, experiment.rule.options),
+        observers={choice.name: rules.build(choice.name, choice.options) for choice in experiment.observe},
+        filter=filters.build(experiment.filter.name, experiment.filter.options)
+        if experiment.filter
+        else None,
+        average=combines.build(experiment.combine.name, experiment.combine.options)
+        if experiment.combine
+        else weighted_mean,
+        server=objective.server(facts.head, trained_keys(module)),
         attacks=misbehaving,
         dealing=dealing,
         counts=dealing.counts(dataset.train_labels.numpy(), classes),
@@ -158,20 +200,23 @@ def attackers(experiment: Experiment, dealing: Dealing) -> dict[str, Attack]:
 
 
 def local_data(
-    client: str, dataset: Dataset, dealing: Dealing, attack: Attack | None, seed: int
+    client: str, dataset: Dataset, dealing: Dealing, attack: Attack | None, run: Running
 ) -> LocalData:
     rows = torch.from_numpy(dealing.clients[client])
     labels = dataset.train_labels[rows]
     if client in dealing.relabelled:
         labels = torch.from_numpy(dealing.relabelled[client])
     if attack is not None:
-        labels = attack.relabel(labels, len(dataset.classes), generator(seed, "relabel", client))
-    return LocalData(rows, labels)
+        labels = attack.relabel(labels, len(dataset.classes), generator(run.seed, "relabel", client))
+    held = round((run.validation or 0.0) * len(rows))
+    order = torch.randperm(len(rows), generator=generator(run.seed, "validation", client))
+    out, kept = order[:held].sort().values, order[held:].sort().values
+    return LocalData(rows[kept], labels[kept], rows[out], labels[out])
 
 
 def checked_device(name: str) -> str:
     try:
-        torch.empty(0, device=name)
+        torch.zeros(1, device=name).item()  # a device that holds no numbers is none
     except (RuntimeError, AssertionError) as error:
         raise CelmError(f"run.device: '{name}' cannot be used: {str(error).splitlines()[0]}") from error
     return name

@@ -45,6 +45,11 @@ def restore(folder: Folder, federation: Federation) -> State:
 
 def rebuild(packed: Any, tensors: dict[str, Tensor], federation: Federation) -> State:
     memory = federation.workbench.objective.memory_type
-    hints = {"rule": federation.rule.state_type, "memories": dict[str, memory] if memory else None}  # type: ignore[valid-type]
+    hints = {
+        "rule": federation.rule.state_type,
+        "observers": {name: rule.state_type for name, rule in federation.observers.items()},
+        "server": federation.server.state_type if federation.server else None,
+        "memories": dict.fromkeys(federation.facts.clients, memory),
+    }
     state: State = unpack(packed, tensors, State, hints)
     return state

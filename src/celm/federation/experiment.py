@@ -48,6 +48,18 @@ class Choice(Table):
         return dict(self.model_extra or {})
 
 
+class DatasetChoice(Choice):
+    name: str = "digits"
+
+
+class RuleChoice(Choice):
+    name: str = "celm"
+
+
+class ObjectiveChoice(Choice):
+    name: str = "plain"
+
+
 class SplitChoice(Choice):
     name: str = ""
     """Empty: the dataset's usual split."""
@@ -121,12 +133,12 @@ class Running(Table):
 class Experiment(Table):
     """One federation from start to end. Names may stand for whole tables: `Experiment(rule="celm")`."""
 
-    dataset: Choice = Choice(name="digits")
+    dataset: DatasetChoice = DatasetChoice()
     split: SplitChoice = SplitChoice()
     model: ModelChoice = ModelChoice()
     train: Train = Train()
-    rule: Choice = Choice(name="celm")
-    objective: Choice = Choice(name="plain")
+    rule: RuleChoice = RuleChoice()
+    objective: ObjectiveChoice = ObjectiveChoice()
     probe: Probing = Probing()
     observe: tuple[Choice, ...] = ()
     """Rules that only weigh, beside the one that aggregates, on one and the same trajectory."""
@@ -147,7 +159,7 @@ class Experiment(Table):
             check_model_name(self.model.name)
         for choice, registry in ((self.attack, attacks), (self.filter, filters), (self.combine, combines)):
             if choice is not None:
-                registry.check(choice.name)  # type: ignore[attr-defined]
+                registry.check(choice.name)
         observed = [rule.name for rule in self.observe]
         if len(set(observed)) < len(observed):
             raise CelmError("observe: every rule can be named only once")

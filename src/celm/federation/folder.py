@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 from filelock import FileLock, Timeout
 
 from celm.base.errors import CelmError
-from celm.base.files import dump_json, explained, read_text, write_text
+from celm.base.files import dump_json, explained, read_text, write_bytes, write_text
 from celm.federation.experiment import Experiment
 
 if TYPE_CHECKING:
@@ -35,8 +35,10 @@ KEPT_CHECKPOINTS = 2
 
 
 class Folder:
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, fresh: bool = False) -> None:
         self.path = path
+        self.fresh = fresh
+        """Made by this process just now: nothing is lost when it is removed again."""
 
     # --- beginning ------------------------------------------------------------------------------------------
 
@@ -53,8 +55,12 @@ class Folder:
             raise CelmError(
                 f"{path} is not empty", hint if (path / "settings.toml").exists() else "choose another"
             )
-        folder = cls(path)
-        folder.write_settings(experiment)
+        folder = cls(path, fresh=True)
+        try:
+            folder.write_settings(experiment)
+        except CelmError:
+            folder.discard()
+            raise
         return folder
 
     @classmethod
@@ -90,6 +96,13 @@ class Folder:
         with suppress(OSError):
             self.path.rmdir()
 
+    def sweep(self) -> None:
+        """Remove what a kill in the middle of a write left beside the files."""
+        for folder in (self.path, self.checkpoints):
+            for left in folder.glob(".*.part"):
+                with suppress(OSError):
+                    left.unlink()
+
     # --- rounds ---------------------------------------------------------------------------------------------
 
     @property
@@ -109,13 +122,18 @@ class Folder:
 
     def rewind(self, number: int) -> None:
         """Drop what the record says beyond round `number`."""
+        kept: dict[Path, bytes] = {}
         for path in (self.records_path, self.path / "times.jsonl"):
             lines = read_lines(path)
             if len(lines) < number or any(line.get("round") != i + 1 for i, line in enumerate(lines)):
                 raise CelmError(f"{path} is damaged: it does not hold rounds 1 to {number} in order")
-            whole = "".join(dump_json(line) + "\n" for line in lines[:number])
-            if not path.exists() or read_text(path) != whole:
-                write_text(path, whole)
+            kept[path] = "".join(dump_json(line) + "\n" for line in lines[:number]).encode()
+        # Only now, when both are known to be whole, is either changed.
+        for path, content in kept.items():
+            with explained(path, "read"):
+                changed = not path.exists() or path.read_bytes() != content
+            if changed:
+                write_bytes(path, content)
 
     # --- checkpoints ----------------------------------------------------------------------------------------
 
@@ -167,11 +185,13 @@ class Folder:
 
 
 def append_line(path: Path, value: dict[str, Any]) -> None:
-    with explained(path, "write"), path.open("ab") as file:
+    left = dump_json(value).encode() + b"\n"
+    # Unbuffered: a buffer would write the rest of a torn line once more when the file is closed.
+    with explained(path, "write"), path.open("ab", buffering=0) as file:
         before = file.tell()
         try:
-            file.write(dump_json(value).encode() + b"\n")
-            file.flush()
+            while left:
+                left = left[file.write(left) :]
             os.fsync(file.fileno())
         except OSError:
             with suppress(OSError):
@@ -182,12 +202,14 @@ def append_line(path: Path, value: dict[str, Any]) -> None:
 def read_lines(path: Path) -> list[dict[str, Any]]:
     if not path.exists():
         return []
-    whole, _, _torn = read_text(path).rpartition("\n")
+    # As bytes: a torn line may end within a character, and only "\n" ends a line.
+    with explained(path, "read"):
+        whole, _, _torn = path.read_bytes().rpartition(b"\n")
     lines = []
-    for number, line in enumerate(whole.splitlines(), start=1):
+    for number, line in enumerate(whole.split(b"\n") if whole else [], start=1):
         try:
             value = json.loads(line)
-        except json.JSONDecodeError as error:
+        except ValueError as error:  # not JSON, or not UTF-8
             raise CelmError(f"{path} is damaged: line {number} is not JSON") from error
         if not isinstance(value, dict):
             raise CelmError(f"{path} is damaged: line {number} is not an object")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from functools import cached_property
+from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -18,8 +19,12 @@ from celm.objectives.descent import descend
 from celm.objectives.objective import AnyObjective, Task
 from celm.rules.exchange import Delivery, Update
 
+Set = Literal["test", "validation"]
 EVALUATION_BATCH = 1000
 """Fixed, so that evaluation gives the same bits however it is shared out."""
+
+
+NOTHING = torch.empty(0, dtype=torch.int64)
 
 
 @dataclass(frozen=True)
@@ -39,10 +44,19 @@ class Outcome:
 
 @dataclass(frozen=True)
 class LocalData:
-    """What one client holds: rows of the training inputs `[n]`, and the labels it has for them `[n]`."""
+    """What one client holds: rows of the training inputs `[n]`, and the labels it has for them `[n]`.
+
+    What is held out for validation is apart: it is not trained on.
+    """
 
     rows: Tensor
     labels: Tensor
+    held_rows: Tensor = NOTHING
+    held_labels: Tensor = NOTHING
+
+    def to(self, device: str) -> LocalData:
+        moved = (self.rows, self.labels, self.held_rows, self.held_labels)
+        return LocalData(*(tensor.to(device) for tensor in moved))
 
 
 @dataclass
@@ -69,10 +83,7 @@ class Workbench:
             if value is not None:
                 setattr(self, name, value.to(self.device))
         self.parameters = [parameter for parameter in self.module.parameters() if parameter.requires_grad]
-        self.holdings = {
-            name: LocalData(holding.rows.to(self.device), holding.labels.to(self.device))
-            for name, holding in self.holdings.items()
-        }
+        self.holdings = {name: holding.to(self.device) for name, holding in self.holdings.items()}
 
     def work(self, job: Job) -> Outcome:
         holding = self.holdings[job.client]
@@ -106,21 +117,43 @@ class Workbench:
                 order=generator(self.seed, "batches", job.number, job.client),
             )
         extras = self.objective.extras(task, context, steps)
-        update = Update(state_of(self.module), steps=steps, size=len(holding.rows), extras=extras)
-        return Outcome(update, self.objective.remember(task, context, steps))
+        memory = self.objective.remember(task, context, steps)
+        model = state_of(self.module)
+        examined = None if job.delivery.examine is None else self.examine(job.client, job.delivery.examine)
+        update = Update(model, steps=steps, size=len(holding.rows), extras=extras, examined=examined)
+        return Outcome(update, memory)
+
+    def examine(self, client: str, model: StateDict) -> float | None:
+        """The accuracy of a model on what the client holds out; None where that is nothing."""
+        holding = self.holdings[client]
+        if not len(holding.held_rows):
+            return None
+        counts = self.count(model, self.inputs.index_select(0, holding.held_rows), holding.held_labels)
+        return (counts.diagonal().sum() / counts.sum()).item()
+
+    def evaluate(self, model: StateDict, batch: int, on: Set) -> Tensor:
+        """Confusion counts `[K, K]` of a model on one batch of a set."""
+        part = slice(batch * EVALUATION_BATCH, (batch + 1) * EVALUATION_BATCH)
+        if on == "test":
+            return self.count(model, self.test_inputs[part], self.test_labels[part])
+        rows, labels = self.validation
+        return self.count(model, self.inputs.index_select(0, rows[part]), labels[part])
 
     @torch.no_grad()
-    def evaluate(self, model: StateDict, batch: int) -> Tensor:
-        """Confusion counts `[K, K]` of a model on one batch of the test set."""
+    def count(self, model: StateDict, inputs: Tensor, labels: Tensor) -> Tensor:
         load_state(self.module, model)
         self.module.eval()
-        part = slice(batch * EVALUATION_BATCH, (batch + 1) * EVALUATION_BATCH)
-        predicted = logits_of(self.module(self.test_inputs[part])).argmax(dim=1)
-        return confusion(predicted, self.test_labels[part], self.classes).cpu()
+        return confusion(logits_of(self.module(inputs)).argmax(dim=1), labels, self.classes).cpu()
 
-    @property
-    def evaluation_batches(self) -> int:
-        return -(-len(self.test_labels) // EVALUATION_BATCH)
+    @cached_property
+    def validation(self) -> tuple[Tensor, Tensor]:
+        """Rows and labels of what all clients hold out, pooled in client order."""
+        kept = self.holdings.values()
+        return torch.cat([held.held_rows for held in kept]), torch.cat([held.held_labels for held in kept])
+
+    def evaluation_batches(self, on: Set) -> int:
+        size = len(self.test_labels) if on == "test" else len(self.validation[1])
+        return -(-size // EVALUATION_BATCH)
 
 
 class Engine(Protocol):
@@ -128,6 +161,6 @@ class Engine(Protocol):
 
     def work(self, jobs: Sequence[Job]) -> list[Outcome]: ...
 
-    def evaluate(self, models: Sequence[StateDict]) -> list[Tensor]: ...
+    def evaluate(self, models: Sequence[StateDict], on: Set = "test") -> list[Tensor]: ...
 
     def close(self) -> None: ...

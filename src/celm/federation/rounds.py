@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ from celm.federation.jobs import Engine, Job, Outcome
 from celm.metrics.accuracy import Accuracy, accuracy_of, mean_accuracy
 from celm.models.state import StateDict, describe_mismatch
 from celm.rules.exchange import Delivery, Round, Update
+from celm.rules.rule import Weighing
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,10 @@ class State:
     """Rounds done."""
     model: StateDict
     rule: Any
+    observers: Mapping[str, Any] = field(default_factory=dict)
+    """What each watching rule remembers."""
+    server: Any = None
+    """What the objective's part at the server remembers."""
     heads: Mapping[str, StateDict] = field(default_factory=dict)
     """The head each client sent last, while heads stay local."""
     kept: Mapping[str, StateDict] = field(default_factory=dict)
@@ -49,7 +54,14 @@ class Played:
 
 
 def begin(federation: Federation) -> State:
-    return State(0, federation.initial, federation.rule.init(federation.facts))
+    facts, server = federation.facts, federation.server
+    return State(
+        0,
+        federation.initial,
+        federation.rule.init(facts),
+        observers={name: rule.init(facts) for name, rule in federation.observers.items()},
+        server=server.init(federation.initial) if server else None,
+    )
 
 
 def play(federation: Federation, state: State, engine: Engine) -> Played:
@@ -63,28 +75,27 @@ def play(federation: Federation, state: State, engine: Engine) -> Played:
     usable = {name: update for name, update in updates.items() if name not in excluded}
     record: dict[str, Any] = {"round": number, "lr": rate, "clients": present, "excluded": excluded}
 
-    model, rule_state, inputs = state.model, state.rule, None
+    inputs = None
+    after = state
     if usable:
-        known = {name: sent[name] for name in usable}
-        round = Round(number, rate, state.model, known, usable)
-        weighing = federation.rule.weigh(state.rule, federation.facts, round)
-        model = federation.rule.merge(state.rule, round, weighing)
-        rule_state, inputs = weighing.state, weighing.inputs
-        record |= {
-            "weights": dict(weighing.weights),
-            "standing": dict(weighing.standing),
-            "scores": None if weighing.scores is None else dict(weighing.scores),
-            "evidence": None if weighing.evidence is None else dict(weighing.evidence),
-            "diagnostics": dict(weighing.diagnostics),
-        }
+        held_out = federation.experiment.run.validation
+        round = Round(
+            number,
+            rate,
+            start=state.model,
+            delivered={name: sent[name] for name in usable},
+            updates=usable,
+            validate=(lambda models: engine.evaluate(models, "validation")) if held_out else None,
+            average=federation.average,
+        )
+        after, inputs = aggregate(federation, state, round, record)
     else:
-        # Nobody sent anything usable: the global model and the rule stay as they are.
+        # Nobody sent anything usable: the global model and all that is remembered stay as they are.
         record |= {"weights": {}, "standing": None, "scores": None, "evidence": None, "diagnostics": {}}
 
-    state = State(
-        number,
-        model,
-        rule_state,
+    state = replace(
+        after,
+        number=number,
         heads=local_heads(federation, state.heads, usable, number),
         kept=kept_heads(federation, state.kept, outcomes, number),
         memories={**state.memories, **{name: outcomes[name].memory for name in present}},
@@ -94,6 +105,43 @@ def play(federation: Federation, state: State, engine: Engine) -> Played:
     if last or number % federation.experiment.run.evaluate_every == 0:
         record |= evaluate(federation, state, engine, last)
     return Played(state, record, inputs)
+
+
+def aggregate(
+    federation: Federation, state: State, round: Round, record: dict[str, Any]
+) -> tuple[State, Mapping[str, Tensor] | None]:
+    """Filter, weigh, merge; let the observers watch. Also the inputs at which the rule's probes ended."""
+    if federation.filter is not None:
+        filtered = federation.filter.apply(round)
+        round = filtered.round
+        record["excluded"] |= filtered.excluded
+    weighing = federation.rule.weigh(state.rule, federation.facts, round)
+    model = federation.rule.merge(state.rule, round, weighing)
+    record |= weighed(weighing)
+    watched = {
+        name: observer.weigh(state.observers[name], federation.facts, round)
+        for name, observer in federation.observers.items()
+    }
+    if watched:
+        record["observed"] = {name: weighed(seen) for name, seen in watched.items()}
+    server = state.server
+    if federation.server is not None:
+        server = federation.server.absorb(state.server, round, model, len(federation.facts.clients))
+        model = federation.server.adjust(server, model)
+    observers = {name: seen.state for name, seen in watched.items()}
+    after = replace(state, model=model, rule=weighing.state, observers=observers, server=server)
+    return after, weighing.inputs
+
+
+def weighed(weighing: Weighing[Any]) -> dict[str, Any]:
+    """What a rule made of the round, for the record."""
+    return {
+        "weights": dict(weighing.weights),
+        "standing": dict(weighing.standing),
+        "scores": None if weighing.scores is None else dict(weighing.scores),
+        "evidence": None if weighing.evidence is None else dict(weighing.evidence),
+        "diagnostics": dict(weighing.diagnostics),
+    }
 
 
 def participants(federation: Federation, number: int) -> list[str]:
@@ -109,9 +157,13 @@ def participants(federation: Federation, number: int) -> list[str]:
 
 def deliver(federation: Federation, state: State, client: str, number: int) -> Delivery:
     """What the server sends: what the rule says, with the client's own last head while heads stay local."""
-    delivery = federation.rule.deliver(state.rule, state.model, client)
+    server = federation.server
+    model = state.model if server is None else server.depart(state.server, state.model)
+    delivery = federation.rule.deliver(state.rule, model, client)
+    if server is not None:
+        delivery = replace(delivery, extras={**delivery.extras, **server.extras(state.server)})
     if number <= federation.local_heads and client in state.heads:
-        return Delivery({**delivery.model, **state.heads[client]}, delivery.extras)
+        delivery = replace(delivery, model={**delivery.model, **state.heads[client]})
     return delivery
 
 
@@ -129,7 +181,7 @@ def train(
         # An attacker that sent another head than it trained goes on from the one it trained.
         own = state.kept.get(name, {}) if number <= federation.local_heads else {}
         model = {**delivery.model, **own}
-        jobs.append(Job(name, number, rate, Delivery(model, delivery.extras), state.memories.get(name)))
+        jobs.append(Job(name, number, rate, replace(delivery, model=model), state.memories.get(name)))
     working = [job for job in jobs if trains(federation.attacks.get(job.client))]
     done = dict(zip((job.client for job in working), engine.work(working), strict=True))
     holdings = federation.workbench.holdings
@@ -159,8 +211,7 @@ def answer(
         before=state.seen.get(client),
         noise=generator(seed, "attack", number, client),
     )
-    honest = outcome.update
-    return Update(attack.upload(upload), honest.steps, honest.size, honest.extras)
+    return replace(outcome.update, model=attack.upload(upload))
 
 
 def flaw(update: Update, reference: StateDict) -> str | None:

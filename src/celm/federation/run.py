@@ -39,12 +39,19 @@ def summary(federation: Federation, records: Sequence[Mapping[str, Any]], second
         "client_accuracy": last["client_accuracy"],
         "weights": standing or dict.fromkeys(clients, 1 / len(clients)),
         "evidence": evidence,
+        "observed": {name: last_standing(records, name) for name in federation.observers},
         "classes": list(federation.class_names),
         "counts": dict(federation.counts),
         "rare_classes": list(federation.dealing.rare_classes),
         "free_riders": list(federation.dealing.free_riders),
         "seconds": round(seconds, 3),
     }
+
+
+def last_standing(records: Sequence[Mapping[str, Any]], observer: str) -> dict[str, float] | None:
+    """The weights that a watching rule would have given, from the last round it saw."""
+    seen = (record["observed"][observer]["standing"] for record in reversed(records) if "observed" in record)
+    return next(seen, None)
 
 
 @dataclass(frozen=True)

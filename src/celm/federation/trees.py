@@ -18,6 +18,8 @@ from torch import Tensor
 def pack(tree: Any, path: str, tensors: dict[str, Tensor]) -> Any:
     """The JSON of a tree; its tensors are added to `tensors` under names that begin with `path`."""
     if isinstance(tree, Tensor):
+        while path in tensors:  # names may hold a slash: "a/b" of "c" and "b/c" of "a"
+            path += "'"
         tensors[path] = tree
         return {"tensor": path}
     if tree is None or isinstance(tree, bool | int | float | str):
@@ -37,7 +39,8 @@ def unpack(
 ) -> Any:
     """The tree again; dataclasses are made anew from `kind`, the annotated type of where they stand.
 
-    `hints` name the types of fields of the outermost dataclass whose annotation does not tell.
+    `hints` name the types of fields of the outermost dataclass whose annotation does not tell; for a mapping
+    whose values differ in type, a type for each key.
     """
     if "tensor" in packed:
         return tensors[packed["tensor"]]
@@ -50,7 +53,8 @@ def unpack(
         return made(**{name: unpack(value, tensors, known[name]) for name, value in fields.items()})
     if "items" in packed:
         inner = last_argument(kind)
-        return {key: unpack(value, tensors, inner) for key, value in packed["items"]}
+        kinds = kind if isinstance(kind, dict) else {}
+        return {key: unpack(value, tensors, kinds.get(key, inner)) for key, value in packed["items"]}
     values = [unpack(value, tensors, last_argument(kind)) for value in packed["list"]]
     return tuple(values) if typing.get_origin(kind) is tuple else values
 

@@ -20,6 +20,18 @@ from torch import Tensor, nn
 from celm.base.randomness import generator
 from celm.method.stacking import Forward, Stack, forward_of
 
+# What `nn.Module` itself keeps and what makes no difference to the forward pass; the rest are a model's settings.
+BOOKKEEPING = {
+    "training",
+    "_parameters",
+    "_buffers",
+    "_modules",
+    "_state_dict_hooks",
+    "_state_dict_pre_hooks",
+    "_load_state_dict_pre_hooks",
+    "_load_state_dict_post_hooks",
+}
+
 
 @dataclass(frozen=True)
 class Probe:
@@ -29,6 +41,7 @@ class Probe:
     inputs: Tensor
 
 
+@torch.inference_mode(False)  # of the caller, within which nothing can be differentiated
 def probe(
     models: Sequence[nn.Module] | Stack,
     inputs: Tensor | Sequence[int],
@@ -78,7 +91,7 @@ def probe(
                 for left in range(0, len(targets), at_once):
                     columns = slice(left, left + at_once)
                     wanted = torch.tensor(targets[columns], device=device)
-                    x = start[rows, columns].to(device, torch.float32, copy=True).contiguous()
+                    x = start[rows, columns].detach().to(device, torch.float32, copy=True).contiguous()
                     logits[rows, columns] = ascend(forward, x, wanted, steps, lr, l2).cpu()
                     found[rows, columns] = x.to(found.device)
         first += len(stack)
@@ -118,9 +131,13 @@ def alike(models: Sequence[nn.Module]) -> list[Stack]:
     stacks: list[Stack] = []
     signature: object = None
     for model in models:
-        state = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+        # Under each of their names, as in a state dict, where tensors are tied.
+        state = {
+            **dict(model.named_parameters(remove_duplicate=False)),
+            **dict(model.named_buffers(remove_duplicate=False)),
+        }
         mine = architecture(model)
-        if stacks and mine == signature:
+        if stacks and agree(mine, signature):
             stacks[-1] = Stack(stacks[-1].module, [*stacks[-1].states, state])
         else:
             stacks.append(Stack(model, [state]))
@@ -131,18 +148,20 @@ def alike(models: Sequence[nn.Module]) -> list[Stack]:
 def architecture(model: nn.Module) -> object:
     """What must agree for two models to be one function of their parameters: structure, shapes, settings."""
     settings = [
-        (
-            name,
-            type(part),
-            {key: value for key, value in vars(part).items() if isinstance(value, int | float | str)},
-        )
+        (name, type(part), {key: value for key, value in vars(part).items() if key not in BOOKKEEPING})
         for name, part in model.named_modules()
     ]
     tensors = (*model.named_parameters(), *model.named_buffers())
     shapes = [(name, tensor.shape, tensor.dtype, tensor.device) for name, tensor in tensors]
-    for _, _, values in settings:
-        values.pop("training", None)
     return settings, shapes
+
+
+def agree(one: object, other: object) -> bool:
+    """Whether two architectures are surely equal; in doubt they are not, which costs time but is never wrong."""
+    try:
+        return bool(one == other)
+    except Exception:  # a setting may be anything, such as a tensor, that has no single answer
+        return False
 
 
 @contextmanager

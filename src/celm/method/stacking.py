@@ -6,7 +6,7 @@ Three ways with one result, fastest first:
 
 1. `plain`: a chain of known layers (found by tracing, so a user's own `nn.Sequential` counts) becomes
    batched matrix products and grouped convolutions over the stacked parameters;
-2. `mapped`: any module that `torch.func.vmap` can handle;
+2. `mapped`: any module without hooks that `torch.func.vmap` can handle;
 3. `looped`: whatever is left, one model after the other.
 """
 
@@ -42,8 +42,10 @@ class Stack:
         return torch.stack([state[name].detach() for state in self.states])
 
     def names(self) -> list[str]:
-        # Tied tensors appear once here, as `functional_call` wants it.
-        return [name for name, _ in (*self.module.named_parameters(), *self.module.named_buffers())]
+        # Tied tensors appear once here, as `functional_call` wants it; a buffer that is no part of a state dict
+        # may be missing from the states, and is then the module's own.
+        tensors = (*self.module.named_parameters(), *self.module.named_buffers())
+        return [name for name, _ in tensors if name in self.states[0]]
 
 
 def forward_of(stack: Stack, shape: tuple[int, ...]) -> Forward:
@@ -51,7 +53,7 @@ def forward_of(stack: Stack, shape: tuple[int, ...]) -> Forward:
     fast = plain(stack, shape)
     if fast is not None:
         return fast
-    if len(stack) > 1:
+    if len(stack) > 1 and not hooked(stack.module):
         trial = torch.zeros(len(stack), 1, *shape, device=next(iter(stack.states[0].values())).device)
         try:
             general = mapped(stack)
@@ -114,16 +116,22 @@ FUNCTIONS: dict[Any, Callable[..., nn.Module]] = {
 }
 
 
+class Tracer(fx.Tracer):
+    """Refuses a forward that branches on a buffer, as it does for parameters: each model has its own values."""
+
+    proxy_buffer_attributes = True
+
+
 def chain(module: nn.Module) -> list[tuple[str, nn.Module]] | None:
     """The module as named layers, each fed by the one before; None where it is anything else."""
-    if any(part._forward_hooks or part._forward_pre_hooks for part in module.modules()):
+    if hooked(module):
         return None
     if not list(module.children()):
         return [("", module)] if type(module) is nn.Linear else None
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            graph = fx.symbolic_trace(module).graph
+            graph = Tracer().trace(module)
     except Exception:  # tracing runs the model's own Python on stand-ins: it may fail in any way
         return None
     layers: list[tuple[str, nn.Module]] = []
@@ -140,6 +148,12 @@ def chain(module: nn.Module) -> list[tuple[str, nn.Module]] | None:
         layers.append((str(node.target) if node.op == "call_module" else "", layer))
         last = node
     return None
+
+
+def hooked(module: nn.Module) -> bool:
+    """Whether anything is called along with the layers; vmap would pass over what changes gradients."""
+    kinds = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+    return any(getattr(part, kind) for part in module.modules() for kind in kinds)
 
 
 def as_layer(node: fx.Node, module: nn.Module) -> nn.Module | None:
@@ -179,7 +193,7 @@ def plain(stack: Stack, shape: tuple[int, ...]) -> Forward | None:
             steps.append(rows_of(len(stack)) if form == "images" else lambda x: x.flatten(2))
             form = "rows"
         elif isinstance(layer, nn.Linear) and form == "rows":
-            steps.append(linear(stack, name))
+            steps.append(linear(stack, name, layer))
         elif isinstance(layer, nn.Conv2d) and form == "images" and layer.padding_mode == "zeros":
             steps.append(convolution(stack, name, layer))
         elif isinstance(layer, POOLING) and form == "images" and not getattr(layer, "return_indices", False):
@@ -220,10 +234,10 @@ def rows_of(count: int) -> Forward:
     return lambda x: x.reshape(x.shape[0], count, -1).transpose(0, 1)
 
 
-def linear(stack: Stack, name: str) -> Forward:
+def linear(stack: Stack, name: str, layer: nn.Linear) -> Forward:
     prefix = f"{name}." if name else ""
     weight = stack.stacked(f"{prefix}weight").transpose(1, 2)
-    if f"{prefix}bias" not in stack.states[0]:
+    if layer.bias is None:
         return lambda x: torch.bmm(x, weight)
     offset = stack.stacked(f"{prefix}bias").unsqueeze(1)
     return lambda x: torch.baddbmm(offset, x, weight)

@@ -75,6 +75,47 @@ def backbone_keys(module: nn.Module, head: str) -> tuple[str, ...]:
     return tuple(key for key in module.state_dict(keep_vars=True) if key not in of_head)
 
 
+def trained_keys(module: nn.Module) -> tuple[str, ...]:
+    """State-dict keys of the parameters that training changes, a shared one under all its names."""
+    names = module.named_parameters(remove_duplicate=False)
+    return tuple(name for name, parameter in names if parameter.requires_grad)
+
+
+def linear_head(module: nn.Module, head: str) -> nn.Linear:
+    """The head itself, where it is a linear layer and not, say, a convolution."""
+    part = module.get_submodule(head)
+    if not isinstance(part, nn.Linear):
+        raise CelmError(
+            f"layer '{head}' is a {type(part).__name__}; only a linear head can be replaced",
+            "choose another objective or model",
+        )
+    return part
+
+
+def replace_head(module: nn.Module, head: str, part: nn.Module) -> nn.Module:
+    """The module with `part`, which ends in a linear layer, in the place of its linear head; changed in place.
+
+    The head's own place, not a wrapper around the module, as a forward may do more after its head. A layer
+    known by several names is replaced under all of them; a module that is nothing but its head becomes `part`.
+    """
+    old = linear_head(module, head)
+    adapted = part
+    if old is not module:
+        adapted = module
+        for path, found in list(module.named_modules(remove_duplicate=False)):
+            if found is old:
+                parent, _, name = path.rpartition(".")
+                setattr(module.get_submodule(parent), name, part)
+    # The new head is found as the last of its size, so nothing of that size may follow it.
+    own = set(part.modules())
+    if adapted.get_submodule(find_head(adapted, old.out_features)) not in own:
+        raise CelmError(
+            f"layer '{head}' cannot be replaced: another with {old.out_features} outputs comes after it",
+            "choose another objective or model",
+        )
+    return adapted
+
+
 def features(module: nn.Module, head: str, inputs: Tensor) -> Tensor:
     """What enters the head for `inputs`: `[batch, ...] -> [batch, features]`."""
     return forward_with_features(module, head, inputs)[1]

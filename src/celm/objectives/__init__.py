@@ -9,4 +9,19 @@ from celm.base.registry import Registry
 if TYPE_CHECKING:
     from celm.objectives.objective import AnyObjective
 
-objectives: Registry[AnyObjective] = Registry("objective", {"plain": "celm.objectives.plain:Plain"})
+objectives: Registry[AnyObjective] = Registry(
+    "objective",
+    {
+        "plain": "celm.objectives.plain:Plain",
+        "fedprox": "celm.objectives.fedprox:FedProx",
+        "moon": "celm.objectives.moon:Moon",
+        "fedrs": "celm.objectives.fedrs:FedRs",
+        "feduv": "celm.objectives.feduv:FedUv",
+        "scaffold": "celm.objectives.scaffold:Scaffold",
+        "feddyn": "celm.objectives.feddyn:FedDyn",
+        "fedsam": "celm.objectives.fedsam:FedSam",
+        "fedsol": "celm.objectives.fedsol:FedSol",
+        "fedgela": "celm.objectives.fedgela:FedGela",
+        "fedaws": "celm.objectives.fedaws:FedAws",
+    },
+)

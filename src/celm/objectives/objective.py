@@ -47,8 +47,17 @@ class Objective(Configurable, ABC, Generic[Memory]):
         """The architecture this objective trains; most take it as it is."""
         return module
 
-    def server(self, head: tuple[str, ...]) -> ServerPart[Any] | None:
-        """The part at the server, given the names of the head's tensors; most have none."""
+    @property
+    def keeps_architecture(self) -> bool:
+        """Whether `adapt` takes the model as it is; where not, its head is to be found anew."""
+        return True
+
+    def server(self, head: tuple[str, ...], trained: tuple[str, ...]) -> ServerPart[Any] | None:
+        """The part at the server, given the names of the head's tensors and of all trained ones.
+
+        The latter (`celm.models.anatomy.trained_keys`) are what a correction may move: a state dict also holds
+        buffers, and a BatchNorm variance must not be corrected below zero. Most objectives have no such part.
+        """
         return None
 
     def begin(self, task: Task[Memory]) -> Any:

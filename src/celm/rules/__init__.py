@@ -14,6 +14,16 @@ rules: Registry[AnyRule] = Registry(
     {
         "celm": "celm.rules.celm:Celm",
         "fedavg": "celm.rules.fedavg:FedAvg",
+        "fednova": "celm.rules.fednova:FedNova",
+        "shapfed": "celm.rules.shapfed:ShapFed",
+        "cgsv": "celm.rules.cgsv:Cgsv",
+        "rffl": "celm.rules.rffl:Rffl",
+        "cffl": "celm.rules.cffl:Cffl",
+        "fedce": "celm.rules.fedce:FedCe",
+        "leave_one_out": "celm.rules.leave_one_out:LeaveOneOut",
+        "shapley": "celm.rules.shapley:Shapley",
+        "gtg_shapley": "celm.rules.gtg_shapley:GtgShapley",
+        "tmc_shapley": "celm.rules.tmc_shapley:TmcShapley",
         "standalone": "celm.rules.standalone:Standalone",
     },
 )

@@ -1,0 +1,123 @@
+"""A table of mean ± standard deviation, with the paper's figure beside ours, in several forms."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import mean, stdev
+from typing import Any, Literal
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A mean over seeds, its standard deviation (n - 1; None for a single one) and n. Fractions, not percent."""
+
+    mean: float
+    std: float | None
+    count: int
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Figure:
+        """
+        >>> Figure.of([0.8, 0.9])
+        Figure(mean=0.85, std=0.07071067811865474, count=2)
+        """
+        return cls(mean(values), stdev(values) if len(values) > 1 else None, len(values))
+
+    def shown(self, between: str = " ± ") -> str:
+        spread = "" if self.std is None else f"{between}{100 * self.std:.2f}"
+        return f"{100 * self.mean:.2f}{spread}"
+
+
+@dataclass(frozen=True)
+class Table:
+    """Figures by (row, column). The best and second-best are marked among those that compete with one another."""
+
+    title: str
+    rows: Sequence[str]
+    columns: Sequence[str]
+    ours: Mapping[tuple[str, str], Figure]
+    paper: Mapping[tuple[str, str], Figure]
+    compete: Literal["rows", "columns"] = "rows"
+    """Whether the rows of a column compete, or the columns of a row."""
+
+    def place(self, row: str, column: str) -> int:
+        """1 for the best among its rivals, 2 for the second, 0 for the rest; by what is shown, so ties share."""
+        rivals = (
+            [(r, column) for r in self.rows] if self.compete == "rows" else [(row, c) for c in self.columns]
+        )
+        values = sorted({round(self.ours[key].mean, 4) for key in rivals if key in self.ours}, reverse=True)
+        mine = self.ours.get((row, column))
+        if mine is None or len(values) < 2:
+            return 0
+        return {values[0]: 1, values[1]: 2}.get(round(mine.mean, 4), 0)
+
+    def difference(self, row: str, column: str) -> float | None:
+        ours, paper = self.ours.get((row, column)), self.paper.get((row, column))
+        return None if ours is None or paper is None else ours.mean - paper.mean
+
+    def to_json(self) -> dict[str, Any]:
+        cells = []
+        for row, column in self.keys():
+            ours, paper = self.ours.get((row, column)), self.paper.get((row, column))
+            cells.append(
+                {
+                    "row": row,
+                    "column": column,
+                    "mean": ours and ours.mean,
+                    "std": ours and ours.std,
+                    "count": ours.count if ours else 0,
+                    "paper_mean": paper and paper.mean,
+                    "paper_std": paper and paper.std,
+                    "difference": self.difference(row, column),
+                }
+            )
+        return {"title": self.title, "cells": cells}
+
+    def keys(self) -> Iterable[tuple[str, str]]:
+        return [(row, column) for row in self.rows for column in self.columns]
+
+    def to_markdown(self) -> str:
+        lines = [f"**{self.title}**", "", "| | " + " | ".join(self.columns) + " |"]
+        lines.append("|---" * (len(self.columns) + 1) + "|")
+        for row in self.rows:
+            cells = [self.cell(row, column, ("**", "**"), ("<u>", "</u>"), " ± ") for column in self.columns]
+            lines.append(f"| {row} | " + " | ".join(cells) + " |")
+        return "\n".join(lines) + "\n"
+
+    def to_latex(self) -> str:
+        lines = [r"\begin{tabular}{l" + "c" * len(self.columns) + "}", r"\toprule"]
+        lines += [" & ".join(["", *map(escaped, self.columns)]) + r" \\", r"\midrule"]
+        for row in self.rows:
+            cells = [
+                self.cell(row, column, (r"\textbf{", "}"), (r"\underline{", "}"), r" $\pm$ ")
+                for column in self.columns
+            ]
+            lines.append(" & ".join([escaped(row), *cells]) + r" \\")
+        return "\n".join([*lines, r"\bottomrule", r"\end{tabular}"]) + "\n"
+
+    def to_csv(self) -> str:
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(["row", "column", "mean", "std", "count", "paper_mean", "paper_std", "difference"])
+        for cell in self.to_json()["cells"]:
+            writer.writerow(["" if value is None else value for value in cell.values()])
+        return text.getvalue()
+
+    def cell(
+        self, row: str, column: str, best: tuple[str, str], second: tuple[str, str], between: str
+    ) -> str:
+        """Ours, marked, with the paper's in brackets."""
+        ours, paper = self.ours.get((row, column)), self.paper.get((row, column))
+        left, right = {1: best, 2: second}.get(self.place(row, column), ("", ""))
+        shown = f"{left}{ours.shown(between)}{right}" if ours else "–"
+        return f"{shown} ({paper.shown(between)})" if paper else shown
+
+
+def escaped(text: str) -> str:
+    """Text for LaTeX."""
+    return "".join(
+        {"_": r"\_", "%": r"\%", "&": r"\&", "#": r"\#", "$": r"\$"}.get(char, char) for char in text
+    )

@@ -1,0 +1,168 @@
+"""`celm split`, `list`, `data`, `init`, `export` and what they say about themselves."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import load_file
+from typer.testing import Result
+
+import celm
+from celm import Experiment, __version__
+from celm.cli.catalogue import CATALOGUES, Kind
+from celm.data.sources.digits import Digits
+from celm.models import build_model
+
+Invoke = Callable[..., Result]
+Refused = Callable[..., str]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> celm.Run:
+    experiment = Experiment(
+        rule="fedavg", model={"name": "mlp", "widths": [8]}, split={"clients": 2}, run={"rounds": 2}
+    )
+    return celm.run(experiment, tmp_path_factory.mktemp("cli") / "run")
+
+
+def test_version_and_help(invoke: Invoke) -> None:
+    assert invoke("--version").stdout == f"celm {__version__}\n"
+    shown = invoke("--help").stdout
+    for command in ("run", "split", "init", "list", "export", "data"):
+        assert command in shown
+    assert invoke().exit_code in (0, 2)
+
+
+@pytest.mark.parametrize(
+    ("command", "example"),
+    [
+        ("run", "celm run --resume runs/baseline"),
+        ("split", "celm split --split dirichlet"),
+        ("list", "celm list rules"),
+        ("init", "celm init my.toml"),
+        ("export", "celm export runs/"),
+    ],
+)
+def test_help_shows_examples(invoke: Invoke, command: str, example: str) -> None:
+    shown = invoke(command, "--help")
+    assert shown.exit_code == 0
+    assert "Example" in shown.stdout
+    assert example in shown.stdout
+
+
+@pytest.mark.parametrize("kind", list(Kind))
+def test_list_shows_every_name_in_text_and_in_json(invoke: Invoke, kind: Kind) -> None:
+    names = CATALOGUES[kind].names()
+    assert names
+    found = json.loads(invoke("list", kind, "--format=json").stdout)[kind.value]
+    assert [row["name"] for row in found] == names
+    assert all(row["summary"] for row in found)
+    assert all(set(setting) == {"name", "default", "about"} for row in found for setting in row["settings"])
+    shown = invoke("list", kind).stdout
+    assert all(name in shown for name in names)
+
+
+def test_list_of_something_unknown_is_refused(invoke: Invoke) -> None:
+    assert invoke("list", "things").exit_code == 2
+
+
+@pytest.mark.parametrize("split", ["pls", "sls", "dirichlet", "iid", "maverick", "free_rider", "frm"])
+def test_split_says_who_holds_what_just_as_a_run_does(invoke: Invoke, split: str) -> None:
+    found = json.loads(invoke("split", f"--split={split}", "--seed=43", "--format=json").stdout)
+    assert found["split"] == split
+    counts = found["counts"]
+    assert all(name.startswith("client-") and len(row) == 10 for name, row in counts.items())
+    if split in ("dirichlet", "iid"):
+        assert sum(map(sum, counts.values())) == 1438
+    again = invoke("run", f"--split={split}", "--seed=43", "--rounds=1", "--rule=fedavg", "--format=json")
+    assert json.loads(again.stdout)["counts"] == counts
+
+
+def test_split_as_text_and_as_a_picture(tmp_path: Path, invoke: Invoke) -> None:
+    result = invoke("split", "--split=maverick", "--clients=4", "--out=split.svg")
+    assert result.exit_code == 0
+    assert "client-3" in result.stdout
+    assert "rare classes: 7, 8, 9" in result.stdout
+    assert "picture: split.svg" in result.stderr
+    assert (tmp_path / "split.svg").read_text().startswith("<?xml")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--set=split.min_labels=50"], "split.min_labels"),
+        (["--split=natural"], "natural"),
+        (["--out=picture.txt"], "picture.txt"),
+    ],
+)
+def test_a_split_that_cannot_be_is_one_line(refused: Refused, arguments: list[str], message: str) -> None:
+    assert message in refused("split", *arguments)
+
+
+def test_data_list_and_check(tmp_path: Path, invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CELM_DATA", str(tmp_path / "none"))
+    rows = {
+        row["name"]: row for row in json.loads(invoke("data", "list", "--format=json").stdout)["datasets"]
+    }
+    assert rows["digits"]["present"]
+    assert (rows["digits"]["train"], rows["digits"]["test"]) == (1438, 359)
+    assert "digits" in invoke("data", "list").stdout
+    checked = json.loads(invoke("data", "check", "digits", "--format=json").stdout)["checked"]
+    assert [(report["name"], report["problems"]) for report in checked] == [("digits", [])]
+    assert "good" in invoke("data", "check", "digits").stdout
+
+
+def test_data_check_of_something_unknown_is_one_line(refused: Refused) -> None:
+    assert "did you mean 'digits'?" in refused("data", "check", "digit")
+    assert "did you mean 'digits'?" in refused("data", "get", "digit")
+
+
+def test_init_writes_a_file_that_runs_and_does_not_overwrite(
+    tmp_path: Path, invoke: Invoke, refused: Refused
+) -> None:
+    assert invoke("init").exit_code == 0
+    assert Experiment.read(tmp_path / "experiment.toml").rule.name == "celm"
+    (tmp_path / "experiment.toml").write_text("mine")
+    assert "is there already" in refused("init")
+    assert (tmp_path / "experiment.toml").read_text() == "mine"
+    assert "cannot write" in refused("init", "no/such/folder/a.toml")
+
+
+def logits(module: Any) -> torch.Tensor:
+    with torch.no_grad():
+        found: torch.Tensor = module(Digits().load().test_inputs)
+    return found
+
+
+def test_exported_weights_are_the_model(tmp_path: Path, invoke: Invoke, run: celm.Run) -> None:
+    assert invoke("export", run.folder, "--out=model.safetensors").exit_code == 0
+    with safe_open(tmp_path / "model.safetensors", framework="pt") as file:
+        about = file.metadata()
+    shape, classes = json.loads(about["input_shape"]), json.loads(about["classes"])
+    model = json.loads(about["model"])
+    name = model.pop("name")
+    module = build_model(name, model, tuple(shape), len(classes)).eval()
+    module.load_state_dict(load_file(tmp_path / "model.safetensors"))
+    assert torch.equal(logits(module), logits(run.model()))
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+def test_an_exported_program_gives_the_same_outputs(tmp_path: Path, invoke: Invoke, run: celm.Run) -> None:
+    result = invoke("export", run.folder, "--out=model.pt2")
+    assert result.exit_code == 0, result.output
+    program = torch.export.load(tmp_path / "model.pt2").module()
+    torch.testing.assert_close(logits(program), logits(run.model()))
+    assert program(torch.zeros(1, 1, 8, 8)).shape == (1, 10)
+
+
+def test_what_cannot_be_exported_is_one_line(tmp_path: Path, refused: Refused, run: celm.Run) -> None:
+    assert ".safetensors or .pt2" in refused("export", run.folder, "--out=model.onnx")
+    assert "is not a run folder" in refused("export", tmp_path)
+    assert "cannot write" in refused("export", run.folder, "--out=no/folder/model.safetensors")

@@ -1,0 +1,121 @@
+"""How tests start `celm`: as a process of its own, or in this one where a process is not the point."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+Process = subprocess.Popen[str]
+Finished = subprocess.CompletedProcess[str]
+
+
+def command_line(arguments: tuple[object, ...]) -> list[str]:
+    return [sys.executable, "-m", "celm", *map(str, arguments)]
+
+
+@pytest.fixture
+def celm(tmp_path: Path) -> Callable[..., Finished]:
+    """Run `celm` as a process, by default in the test's own folder, and wait for it."""
+
+    def run(*arguments: object, cwd: Path = tmp_path, **environment: str) -> Finished:
+        return subprocess.run(
+            command_line(arguments),
+            cwd=cwd,
+            env={**os.environ, **environment},
+            capture_output=True,
+            text=True,
+            timeout=240,
+        )
+
+    return run
+
+
+@pytest.fixture
+def start_celm(tmp_path: Path) -> Iterator[Callable[..., Process]]:
+    """Start `celm` as a process in a session of its own; what is left of it ends with the test."""
+    started: list[Process] = []
+
+    def start(*arguments: object, cwd: Path = tmp_path, **environment: str) -> Process:
+        process = subprocess.Popen(
+            command_line(arguments),
+            cwd=cwd,
+            env={**os.environ, **environment},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+
+
+@pytest.fixture
+def invoke(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
+    """`celm` in this process, in the test's own folder, on a wide terminal."""
+    from celm.cli.app import app
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "200")
+
+    def run(*arguments: object) -> Result:
+        return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+    return run
+
+
+@pytest.fixture
+def refused(invoke: Callable[..., Result]) -> Callable[..., str]:
+    """The one line on stderr of a command that must fail as the user's own mistake does."""
+
+    def run(*arguments: object) -> str:
+        result = invoke(*arguments)
+        assert result.exit_code == 2, (result.output, result.exception)
+        assert result.stdout == ""
+        assert result.stderr.startswith("error: ")
+        assert result.stderr.count("\n") == 1
+        assert "Traceback" not in result.stderr
+        return result.stderr
+
+    return run
+
+
+@pytest.fixture
+def kept_files() -> Callable[[Path], dict[str, bytes]]:
+    """The files of a run folder by name, without its lock."""
+
+    def read(folder: Path) -> dict[str, bytes]:
+        files = (path for path in sorted(folder.rglob("*")) if path.is_file() and path.name != "run.lock")
+        return {str(path.relative_to(folder)): path.read_bytes() for path in files}
+
+    return read
+
+
+@pytest.fixture
+def outcome() -> Callable[[Path], dict[str, Any]]:
+    """What must be the same however a run came about: record, model, answer but for the time it took."""
+
+    def read(folder: Path) -> dict[str, Any]:
+        result = json.loads((folder / "result.json").read_text())
+        del result["seconds"]
+        return {
+            "rounds": (folder / "rounds.jsonl").read_bytes(),
+            "model": (folder / "model.safetensors").read_bytes(),
+            "result": result,
+        }
+
+    return read

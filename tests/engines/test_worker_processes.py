@@ -1,0 +1,268 @@
+"""Workers change no result, end with their parent, and their troubles are told."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import celm
+from celm.base.errors import CelmError
+from celm.engines.choice import engine_for
+from celm.engines.in_process import InProcess
+from celm.engines.workers import Workers
+from celm.federation.assembly import Federation, assemble, resolve
+from celm.federation.experiment import Experiment
+from celm.federation.jobs import Job
+from celm.objectives.objective import Task
+from celm.objectives.plain import Plain
+from celm.rules.exchange import Delivery
+
+Outcome = Callable[[Path], dict[str, Any]]
+
+
+def experiment(**run: Any) -> Experiment:
+    return Experiment(
+        split={"clients": 4},
+        model={"name": "mlp", "widths": [16]},
+        probe={"steps": 5},
+        run={"rounds": 3, **run},
+    )
+
+
+def jobs(federation: Federation) -> list[Job]:
+    delivery = Delivery(federation.initial)
+    return [Job(name, 1, 0.1, delivery) for name in federation.facts.clients]
+
+
+def children(parent: int) -> set[int]:
+    """Of a process, its children's and so on, as Linux tells."""
+    found: set[int] = set()
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = stat.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        if int(fields[1]) == parent and fields[0] != "Z":
+            child = int(stat.parent.name)
+            found |= {child, *children(child)}
+    return found
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def wait_until(true: Callable[[], bool], seconds: float = 60) -> None:
+    end = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.02)
+
+
+@pytest.fixture(scope="module")
+def federation() -> Federation:
+    torch.set_num_threads(1)
+    return assemble(resolve(experiment()))
+
+
+@pytest.fixture(scope="module")
+def crew(federation: Federation) -> Iterator[Workers]:
+    with closing(Workers(federation.workbench, 2, threads=1)) as workers:
+        yield workers
+
+
+def test_workers_return_what_this_process_would_in_the_order_asked(
+    federation: Federation, crew: Workers
+) -> None:
+    here = InProcess(federation.workbench)
+    for _ in range(5):
+        asked = jobs(federation) * 3
+        for mine, theirs in zip(here.work(asked), crew.work(asked), strict=True):
+            assert mine.update.steps == theirs.update.steps
+            assert mine.update.size == theirs.update.size
+            for name, tensor in mine.update.model.items():
+                assert torch.equal(tensor, theirs.update.model[name])
+    models = [federation.initial, here.work(jobs(federation)[:1])[0].update.model]
+    for mine, theirs in zip(here.evaluate(models), crew.evaluate(models), strict=True):
+        assert torch.equal(mine, theirs)
+
+
+def test_what_a_worker_trains_is_its_own_and_not_in_memory_that_others_write_to(
+    federation: Federation, crew: Workers
+) -> None:
+    before = [parameter.detach().clone() for parameter in federation.workbench.parameters]
+    crew.work(jobs(federation))
+    for old, new in zip(before, federation.workbench.parameters, strict=True):
+        assert torch.equal(old, new)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rule", ["celm", "standalone"])
+def test_any_number_of_workers_gives_the_same_bytes(tmp_path: Path, outcome: Outcome, rule: str) -> None:
+    results = []
+    for workers in (0, 1, 2, 3):
+        settings = experiment(rounds=8, workers=workers).model_copy(update={"rule": rule_named(rule)})
+        celm.run(settings, tmp_path / str(workers))
+        results.append(outcome(tmp_path / str(workers)))
+    assert results[0] == results[1] == results[2] == results[3]
+
+
+def rule_named(name: str) -> Any:
+    return Experiment(rule=name).rule
+
+
+@dataclass(frozen=True)
+class Failing(Plain):
+    """Raises for one client, as a bug in an objective would."""
+
+    def loss(self, task: Task[Any], context: Any, inputs: Tensor, labels: Tensor) -> Tensor:
+        raise ZeroDivisionError("a bug in the objective")
+
+
+@dataclass(frozen=True)
+class Refusing(Plain):
+    def loss(self, task: Task[Any], context: Any, inputs: Tensor, labels: Tensor) -> Tensor:
+        raise CelmError("the data do not suit")
+
+
+DRIVER = """
+import sys
+sys.path.insert(0, {folder!r})
+import test_worker_processes as here
+from celm.engines.workers import Workers
+
+if __name__ == "__main__":
+    bench = here.replace(here.assemble(here.resolve(here.experiment())).workbench, objective=here.{objective}())
+    federation = here.assemble(here.resolve(here.experiment()))
+    workers = Workers(bench, 1, 1)
+    try:
+        workers.work(here.jobs(federation)[:1])
+    except Exception as error:
+        print(type(error).__name__, error)
+    workers.close()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("objective", "expected"),
+    [("Failing", "RuntimeError a worker failed:\nTraceback"), ("Refusing", "CelmError the data do not suit")],
+)
+def test_an_error_in_a_worker_is_raised_in_the_parent(tmp_path: Path, objective: str, expected: str) -> None:
+    driver = tmp_path / "driver.py"
+    driver.write_text(DRIVER.format(folder=str(Path(__file__).parent), objective=objective))
+    done = subprocess.run([sys.executable, driver], capture_output=True, text=True, timeout=120, check=True)
+    assert done.stdout.startswith(expected), done.stderr
+    if objective == "Failing":
+        assert "ZeroDivisionError: a bug in the objective" in done.stdout
+
+
+@pytest.mark.slow
+def test_a_worker_that_is_killed_is_one_line_and_the_run_can_be_resumed(
+    tmp_path: Path, outcome: Outcome, start_celm: Callable[..., Any]
+) -> None:
+    out, settings = tmp_path / "run", tmp_path / "settings.toml"
+    settings.write_text(experiment(rounds=300, workers=2).to_toml())
+    process = start_celm("run", settings, "--out", out, "--format=json")
+    wait_until(lambda: len(list(out.glob("checkpoints/round-*"))) == 2)
+    victim = max(children(process.pid))
+    os.kill(victim, signal.SIGKILL)
+    stdout, stderr = process.communicate(timeout=60)
+    assert process.returncode == 2
+    assert stdout == ""
+    assert stderr.count("\n") == 1
+    assert "a worker process ended unexpectedly (exit codes [-9])" in stderr
+    assert f"celm run --resume {out}" in stderr.replace("\n", "")
+    assert celm.resume(out).metrics["rounds"] == 300
+    celm.run(experiment(rounds=300, workers=0), tmp_path / "whole")
+    assert outcome(out) == outcome(tmp_path / "whole")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_workers_die_with_a_parent_that_is_killed(tmp_path: Path, start_celm: Callable[..., Any]) -> None:
+    out, settings = tmp_path / "run", tmp_path / "settings.toml"
+    settings.write_text(experiment(rounds=5000, workers=2).to_toml())
+    process = start_celm("run", settings, "--out", out)
+    wait_until(lambda: (out / "rounds.jsonl").exists() and (out / "rounds.jsonl").stat().st_size > 0)
+    family = children(process.pid)
+    assert len(family) >= 2
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    wait_until(lambda: not any(alive(pid) for pid in family), seconds=20)
+
+
+def test_a_model_that_cannot_be_sent_to_workers_is_an_error_where_they_were_asked_for(
+    federation: Federation,
+) -> None:
+    class Local(torch.nn.Module):
+        def __init__(self, inner: torch.nn.Module) -> None:
+            super().__init__()
+            self.inner = inner
+
+    bench = replace(federation.workbench, module=Local(federation.workbench.module))
+    with pytest.raises(CelmError, match=r"the model cannot be sent to worker processes.*--workers 0"):
+        Workers(bench, 1, threads=1)
+
+
+def test_a_model_that_cannot_be_sent_to_workers_trains_here_where_nobody_asked_for_them(
+    federation: Federation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Local(torch.nn.Sequential):
+        pass
+
+    own = Local(*federation.workbench.module.children())
+    settings = federation.experiment.model_copy(
+        update={"run": federation.experiment.run.model_copy(update={"workers": None})}
+    )
+    changed = replace(federation, experiment=settings, workbench=replace(federation.workbench, module=own))
+    monkeypatch.setattr("celm.engines.choice.fitting_workers", lambda *_: 2)
+    assert isinstance(engine_for(changed, 3), InProcess)
+
+
+@pytest.mark.slow
+def test_many_clients_need_no_more_file_descriptors(tmp_path: Path) -> None:
+    script = (
+        "import resource, sys; from celm.cli import main\n"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))\n"
+        "if __name__ == '__main__': main()\n"
+    )
+    (tmp_path / "few.py").write_text(script)
+    arguments = [
+        "--split=iid",
+        "--clients=300",
+        "--rounds=1",
+        "--rule=fedavg",
+        "--workers=2",
+        "--format=json",
+    ]
+    done = subprocess.run(
+        [sys.executable, "few.py", "run", "--out", "out", *arguments],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_negative_number_of_workers_is_refused_on_resume_too(
+    refused: Callable[..., str], tmp_path: Path
+) -> None:
+    (tmp_path / "settings.toml").write_text(experiment(rounds=1).to_toml())
+    assert "run.workers" in refused("run", "--resume", tmp_path, "--workers=-1")
+    assert (tmp_path / "settings.toml").exists()

@@ -1,0 +1,256 @@
+"""Settings are typed and closed; what is written is what is read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from celm.attacks import attacks
+from celm.base.errors import CelmError
+from celm.cli.options import experiment_from
+from celm.data.catalogue import datasets, splits
+from celm.federation.assembly import resolve
+from celm.federation.experiment import Experiment, assign, read_toml
+from celm.federation.template import commented_experiment
+from celm.models import models
+from celm.objectives import objectives
+from celm.rules import rules
+
+WRONG = {
+    "unknown table": ({"trian": {}}, r"unknown setting 'trian'.*did you mean 'train'"),
+    "unknown key": (
+        {"train": {"momentun": 0.9}},
+        r"unknown setting 'train.momentun'.*did you mean 'momentum'",
+    ),
+    "unknown key of run": ({"run": {"round": 3}}, r"unknown setting 'run.round'.*did you mean 'rounds'"),
+    "no table": ({"run": 3}, r"setting 'run'"),
+    "text for a number": ({"train": {"lr": "fast"}}, r"setting 'train.lr': .*number.*'fast'"),
+    "number as text": ({"run": {"rounds": "3"}}, r"setting 'run.rounds': .*integer.*'3'"),
+    "fraction for a count": ({"run": {"rounds": 2.5}}, r"setting 'run.rounds'.*2\.5"),
+    "truth for a count": ({"run": {"rounds": True}}, r"setting 'run.rounds'.*True"),
+    "no rounds": ({"run": {"rounds": 0}}, r"setting 'run.rounds': .*greater than or equal to 1.*0"),
+    "no clients": ({"split": {"clients": 0}}, r"setting 'split.clients'"),
+    "negative rate": ({"train": {"lr": -0.1}}, r"setting 'train.lr': .*greater than 0"),
+    "infinite rate": ({"train": {"lr": float("inf")}}, r"setting 'train.lr'"),
+    "rate that is no number": ({"train": {"lr": float("nan")}}, r"setting 'train.lr'"),
+    "too much participation": ({"run": {"participation": 1.1}}, r"setting 'run.participation'"),
+    "no participation": ({"run": {"participation": 0}}, r"setting 'run.participation'"),
+    "negative seed": ({"run": {"seed": -1}}, r"setting 'run.seed'"),
+    "too large a seed": ({"run": {"seed": 2**32}}, r"setting 'run.seed'"),
+    "in a list": ({"train": {"decay_at": [10, "x"]}}, r"setting 'train.decay_at.1'"),
+    "unknown dataset": ({"dataset": {"name": "digit"}}, r"unknown dataset 'digit'.*did you mean 'digits'"),
+    "unknown split": (
+        {"split": {"name": "dirichelt"}},
+        r"unknown split 'dirichelt'.*did you mean 'dirichlet'",
+    ),
+    "unknown model": ({"model": "mpl"}, r"model 'mpl'.*did you mean 'mlp'"),
+    "unknown rule": ({"rule": "fedagv"}, r"unknown rule 'fedagv'.*did you mean 'fedavg'"),
+    "unknown objective": ({"objective": "plian"}, r"unknown objective 'plian'.*'plain'"),
+    "unknown attack": ({"attack": "copy_globl"}, r"unknown attack 'copy_globl'.*'copy_global'"),
+}
+WRONG_WITHIN = {
+    "rule": (
+        {"rule": {"name": "celm", "warmpu": 3}},
+        r"unknown setting 'rule.warmpu' of rule 'celm'.*'warmup'",
+    ),
+    "rule's range": ({"rule": {"beta": 1.0}}, r"setting 'rule.beta'"),
+    "rule's kind": ({"rule": {"name": "fedavg", "by_size": "yes"}}, r"setting 'rule.by_size'"),
+    "split": ({"split": {"name": "pls", "alpha": 0.1}}, r"unknown setting 'split.alpha' of split 'pls'"),
+    "split's range": ({"split": {"name": "dirichlet", "alpha": 0}}, r"setting 'split.alpha'"),
+    "objective": ({"objective": {"mu": 0.1}}, r"unknown setting 'objective.mu'.*has no settings"),
+    "attack": ({"attack": {"name": "copy_global", "strenght": 1}}, r"'attack.strenght'.*'strength'"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_wrong_setting_is_named_with_the_nearest_valid_one(name: str) -> None:
+    tables, message = WRONG[name]
+    with pytest.raises(CelmError, match=message) as found:
+        Experiment.parse(tables)
+    assert "\n" not in str(found.value)
+
+
+@pytest.mark.parametrize("name", WRONG_WITHIN)
+def test_a_wrong_setting_of_something_chosen_is_named_too(name: str) -> None:
+    tables, message = WRONG_WITHIN[name]
+    with pytest.raises(CelmError, match=message):
+        resolve(Experiment.parse(tables))
+
+
+def test_names_may_stand_for_tables() -> None:
+    short = Experiment(dataset="digits", rule="fedavg", run={"rounds": 3})
+    assert short.dataset.name == "digits"
+    assert short.rule.name == "fedavg"
+    assert short.run.rounds == 3
+    assert short == Experiment.parse({"rule": {"name": "fedavg"}, "run": {"rounds": 3}})
+
+
+def test_settings_of_what_is_chosen_by_default_need_no_name() -> None:
+    assert Experiment.parse({"rule": {"beta": 0.7}}).rule.name == "celm"
+    assert experiment_from(None, {}, ["rule.warmup=2"]).rule.options == {"warmup": 2}
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("split.alpha=0.05", 0.05),
+        ("split.alpha = 5", 5),
+        ("split.name=dirichlet", "dirichlet"),
+        ('split.name="dirichlet"', "dirichlet"),
+        ("split.x=[1, 2]", [1, 2]),
+        ("split.x=true", True),
+        ("split.x=a=b", "a=b"),
+        ("split.x=", ""),
+        ("split.x=pkg.module:factory", "pkg.module:factory"),
+    ],
+)
+def test_an_assignment_is_read_as_toml_and_else_as_text(text: str, value: Any) -> None:
+    tables: dict[str, Any] = {}
+    assign(tables, text)
+    assert list(tables["split"].values()) == [value]
+
+
+@pytest.mark.parametrize("text", ["", "x", "split", "split=3", "split.=3", "=3", ".alpha=3", "splt.alpha=3"])
+def test_what_is_not_an_assignment_is_refused(text: str) -> None:
+    with pytest.raises(CelmError):
+        assign({}, text)
+
+
+def test_an_assignment_into_something_that_is_no_table_is_refused() -> None:
+    with pytest.raises(CelmError, match="'run' must be a table"):
+        assign({"run": 3}, "run.rounds=3")
+
+
+def test_an_option_wins_over_the_file_and_an_assignment_over_both(tmp_path: Path) -> None:
+    file = tmp_path / "a.toml"
+    file.write_text('[run]\nrounds = 1\nseed = 1\n[split]\nname = "dirichlet"\nalpha = 0.5\n')
+    given = {"rounds": 2, "seed": 2, "split": None}
+    found = experiment_from(file, given, ["run.seed=3"])
+    assert (found.run.rounds, found.run.seed, found.split.options) == (2, 3, {"alpha": 0.5})
+
+
+def test_another_name_by_option_drops_the_settings_of_the_old_one(tmp_path: Path) -> None:
+    file = tmp_path / "a.toml"
+    file.write_text(
+        'rule = { name = "celm", warmup = 3 }\n'
+        'split = { name = "dirichlet", alpha = 0.5, clients = 7, seed = 9 }\n'
+        'dataset = { name = "folder", path = "x" }\n'
+    )
+    found = experiment_from(file, {"rule": "fedavg", "split": "pls", "dataset": "digits"}, None)
+    assert found.rule.options == found.split.options == found.dataset.options == {}
+    assert (found.split.clients, found.split.seed) == (7, 9)
+    same = experiment_from(file, {"rule": "celm", "split": "dirichlet"}, None)
+    assert same.rule.options == {"warmup": 3}
+    assert same.split.options == {"alpha": 0.5}
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [("run = [", "cannot read"), ("run.day = 2024-01-01", "kind"), ("\0", "cannot read")],
+)
+def test_a_file_that_is_no_settings_is_refused(tmp_path: Path, content: str, message: str) -> None:
+    file = tmp_path / "a.toml"
+    file.write_text(content)
+    with pytest.raises(CelmError, match=message):
+        experiment_from(file, {}, None)
+
+
+def some(values: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    return st.none() | values
+
+
+def table(required: dict[str, Any], **optional: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]:
+    return st.fixed_dictionaries(required, optional=optional)
+
+
+positive = st.floats(1e-6, 1e3)
+option = (
+    st.integers(-5, 5)
+    | positive
+    | st.booleans()
+    | st.text(max_size=5)
+    | st.lists(st.integers(0, 9), max_size=3)
+)
+
+
+def choice(registry: Any, **more: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    named = st.sampled_from(registry.names())
+    return named | table({"name": named}, own=option, **more)
+
+
+experiments = table(
+    {},
+    dataset=choice(datasets),
+    split=choice(splits, clients=st.integers(1, 100), seed=st.integers(0, 2**32 - 1)),
+    model=choice(models, head=st.text(max_size=5)),
+    rule=choice(rules),
+    objective=choice(objectives),
+    attack=choice(attacks),
+    train=table(
+        {}, lr=positive, decay_at=st.lists(st.integers(0, 99)), decay=positive, batch=st.integers(1, 999)
+    ),
+    probe=table({}, steps=st.integers(0, 300), lr=positive, l2=st.floats(0, 1), chunk=st.integers(1, 99)),
+    run=table(
+        {},
+        rounds=st.integers(1, 999),
+        seed=st.integers(0, 2**32 - 1),
+        participation=st.floats(0, 1, exclude_min=True),
+        local_heads=st.integers(0, 9),
+        workers=st.integers(0, 9),
+        device=st.text(max_size=5),
+    ),
+)
+
+
+@given(experiments)
+def test_what_is_written_as_toml_is_read_back_the_same(tmp_path_factory: Any, tables: dict[str, Any]) -> None:
+    first = Experiment.parse(tables)
+    file = tmp_path_factory.getbasetemp() / "written.toml"
+    file.write_bytes(first.to_toml().encode())
+    assert Experiment.read(file) == first
+    assert Experiment.parse(first.tables()) == first
+
+
+def test_resolving_again_changes_nothing() -> None:
+    once = resolve(Experiment.parse({"split": {"name": "dirichlet"}, "run": {"rounds": 40}}))
+    assert resolve(once) == once
+    assert once.run.local_heads == 2
+    assert once.split.seed == once.run.seed == 42
+    assert once.model.name == "mlp"
+
+
+def test_the_template_is_valid_and_means_the_defaults(tmp_path: Path) -> None:
+    file = tmp_path / "a.toml"
+    file.write_text(commented_experiment())
+    assert resolve(Experiment.read(file)) == resolve(Experiment())
+    shown = file.read_text()
+    for name in ("rounds", "participation", "decay_at", "warmup", "beta", "widths", "min_labels", "workers"):
+        assert f"\n# {name} = " in shown
+
+
+@pytest.mark.parametrize("keep", [lambda line: True, lambda line: '"by default"' not in line])
+def test_the_template_s_commented_tables_are_those_of_an_experiment(
+    tmp_path: Path, keep: Callable[[str], bool]
+) -> None:
+    file = tmp_path / "a.toml"
+    file.write_text("\n".join(filter(keep, commented_experiment().splitlines())))
+    assert set(read_toml(file)) <= set(Experiment.model_fields)
+
+
+def test_the_rate_falls_once_after_round_50() -> None:
+    train = resolve(Experiment()).train
+    assert train.decay_at == (50,)
+    assert train.rate(1) == train.rate(50) == train.lr
+    assert train.rate(51) == train.rate(100) == pytest.approx(0.1 * train.rate(50))
+    twice = Experiment.parse({"train": {"lr": 1.0, "decay_at": [2, 4], "decay": 0.5}}).train
+    assert [twice.rate(t) for t in range(1, 7)] == [1, 1, 0.5, 0.5, 0.25, 0.25]
+
+
+def test_a_rate_that_is_not_resolved_is_not_guessed() -> None:
+    with pytest.raises(ValueError, match="not resolved"):
+        Experiment().train.rate(1)

@@ -1,0 +1,116 @@
+"""GTG-Shapley against exact values, and each of its ways to stop."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from celm.rules.coalitions import Game, Values
+from celm.rules.gtg_shapley import GtgShapley, change, guided
+from celm.rules.shapley import shapley
+from rules.test_coalitions import (
+    additive,
+    airport,
+    airport_shares,
+    facts,
+    game_of,
+    glove,
+    majority,
+    round_of,
+    table_game,
+    unanimity,
+)
+
+
+def draw(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+@pytest.mark.parametrize(
+    "game",
+    [airport([0.1, 0.2, 0.5, 0.6]), glove(2, 3), unanimity(4, frozenset({0, 2})), majority(5)],
+    ids=["airport", "glove", "unanimity", "majority"],
+)
+def test_many_orders_come_to_the_exact_values(game: Game) -> None:
+    """Worth is at most 2, so with 2000 orders a standard error is at most 1 / √2000 = .022."""
+    rule = GtgShapley(tolerance=0, convergence=0, minimum=2000, permutations=2000)
+    found = rule.estimate(game, draw())
+    assert found.diagnostics["permutations"] == 2000
+    assert found.values == pytest.approx(shapley(game), abs=0.07)
+
+
+def test_by_default_values_are_near_after_few_orders() -> None:
+    """Stopped at a relative change of 5 %, the mean error of an airport game is small beside its gain of 1."""
+    costs = [0.1, 0.2, 0.5, 0.6, 0.8, 1.0]
+    errors = []
+    for seed in range(30):
+        found = GtgShapley().estimate(airport(costs), draw(seed))
+        assert found.values is not None
+        assert 30 <= found.diagnostics["permutations"] <= 54  # .8 · 2^6, and the sweep over heads
+        errors.append(np.abs(np.array(found.values) - airport_shares(costs)).mean())
+    assert np.mean(errors) < 0.05
+
+
+def test_two_clients_are_exact() -> None:
+    found = GtgShapley(tolerance=0).estimate(table_game([0.0, 0.3, 0.5, 0.6]), draw())
+    assert found.values == pytest.approx([0.2, 0.4])
+
+
+@settings(max_examples=50)
+@given(st.lists(st.floats(-1, 1), min_size=16, max_size=16), st.floats(0, 0.5))
+def test_the_sum_is_the_gain_but_for_the_tolerance(table: list[float], tolerance: float) -> None:
+    rule = GtgShapley(tolerance=tolerance, round_tolerance=0)
+    found = rule.estimate(table_game(table), draw())
+    assert abs(sum(found.values or []) - (table[-1] - table[0])) <= tolerance + 1e-12
+
+
+def test_every_client_heads_an_order_in_turn() -> None:
+    generator = draw()
+    orders = [guided(head, 4, generator) for head in range(4)]
+    assert [order[0] for order in orders] == [0, 1, 2, 3]
+    assert all(sorted(order) == [0, 1, 2, 3] for order in orders)
+    assert guided(0, 1, generator) == [0]
+
+
+def test_a_round_that_changes_little_is_not_estimated_and_leaves_values_as_they_were() -> None:
+    state = Values({"a": 0.3, "b": 0.1})
+    flat = round_of({"a": (100, 102), "b": (102, 100)})
+    weighing = GtgShapley(decay=0.5).weigh(state, facts(), flat)
+    assert weighing.scores is None
+    assert weighing.state == state
+    assert weighing.weights == pytest.approx({"a": 0.75, "b": 0.25})
+    assert weighing.diagnostics["evaluations"] == 2
+    assert weighing.diagnostics["permutations"] == 0
+
+
+def test_an_order_ends_near_the_whole() -> None:
+    """Any two of six are worth all that there is: no coalition of three to five is evaluated."""
+    sizes: set[int] = set()
+
+    def worth(S: frozenset[int]) -> float:
+        sizes.add(len(S))
+        return min(len(S), 2) / 2
+
+    GtgShapley().estimate(game_of(6, worth), draw())
+    assert sizes == {0, 1, 2, 6}
+
+
+def test_sampling_ends_when_values_settle() -> None:
+    steady = GtgShapley().estimate(additive([0.5, 0.25, -0.125, 0.3, 0.2]), draw())
+    assert steady.diagnostics == {"permutations": 30, "change": pytest.approx(0, abs=1e-9)}
+    restless = GtgShapley(convergence=0, tolerance=0).estimate(
+        airport([0.1, 0.2, 0.5, 0.6, 0.7, 0.8]), draw()
+    )
+    assert restless.diagnostics["permutations"] == 54  # .8 · 2^6 = 51.2, and the sweep over heads
+    capped = GtgShapley(convergence=0, permutations=10).estimate(glove(3, 3), draw())
+    assert capped.diagnostics["permutations"] == 12
+
+
+def test_change_is_the_greatest_mean_relative_difference_from_the_last_mean() -> None:
+    added = np.array([[1.0, 4.0], [3.0, 4.0], [2.0, 4.0]])  # running means (1, 4), (2, 4), (2, 4)
+    assert change(added) == pytest.approx((0.5 + 0) / 2)
+    assert change(np.array([[9.0], [0.0]])) == pytest.approx(1.0)
+    assert change(np.zeros((12, 3))) == 0.0
