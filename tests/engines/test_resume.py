@@ -34,7 +34,7 @@ SETUPS = {
 }
 
 DRIVER = '''
-"""Run `celm run ARGUMENTS` in a child that kills itself at its n-th file operation, and resume; for n = 1, 1 + s, ..."""
+"""Run `celm run ARGUMENTS` in children that kill themselves at their n-th file operation, and resume."""
 import json, os, signal, sys
 from pathlib import Path
 

@@ -31,14 +31,14 @@ EXPERIMENT = Experiment(
 )
 
 
-class Stop(Exception):
+class StopError(Exception):
     pass
 
 
 def stop_after(number: int) -> Callable[..., None]:
     def watch(done: int, total: int, record: dict[str, Any]) -> None:
         if done == number:
-            raise Stop
+            raise StopError
 
     return watch
 
@@ -52,7 +52,7 @@ def whole(tmp_path: Path) -> Path:
 @pytest.fixture
 def broken_off(tmp_path: Path) -> Path:
     """A run of five rounds that got to the third."""
-    with pytest.raises(Stop):
+    with pytest.raises(StopError):
         celm.run(EXPERIMENT, tmp_path / "run", stop_after(3))
     return tmp_path / "run"
 

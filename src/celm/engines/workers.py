@@ -102,8 +102,8 @@ class Workers:
             return call(*arguments)
         except (EOFError, BrokenPipeError, ConnectionResetError) as error:
             # The exit code comes a moment after the closed pipe.
-            wait([worker.process.sentinel for worker in self.crew], timeout=5)
-            ended = [worker.process.exitcode for worker in self.crew if not worker.process.is_alive()]
+            gone = wait([worker.process.sentinel for worker in self.crew], timeout=5)
+            ended = [exit_code(worker.process) for worker in self.crew if worker.process.sentinel in gone]
             memory = -signal.SIGKILL in ended
             hint = "out of memory? try fewer workers: --workers 1" if memory else "try without: --workers 0"
             raise CelmError(f"a worker process ended unexpectedly (exit codes {ended})", hint) from error
@@ -117,6 +117,11 @@ class Workers:
                 worker.process.kill()
                 worker.process.join()
         self.crew = []
+
+
+def exit_code(process: mp.process.BaseProcess) -> int | None:
+    process.join()
+    return process.exitcode
 
 
 def start(process: mp.process.BaseProcess) -> None:

@@ -151,6 +151,10 @@ def assemble(experiment: Experiment) -> Federation:
         fill=dataset.fill,
         device=device,
     )
+    if experiment.run.validation and not len(workbench.validation[1]):
+        raise CelmError(
+            f"run.validation: {experiment.run.validation} of every client's samples leaves none to validate on"
+        )
     facts = Facts(
         clients=clients,
         classes=classes,

@@ -13,11 +13,12 @@ import numpy as np
 from torch import Tensor
 
 from celm.attacks.attack import Attack, Upload
+from celm.base.names import in_order
 from celm.base.randomness import derive, generator
 from celm.federation.assembly import Federation
 from celm.federation.jobs import Engine, Job, Outcome
 from celm.metrics.accuracy import Accuracy, accuracy_of, mean_accuracy
-from celm.models.state import StateDict, describe_mismatch
+from celm.models.state import StateDict, conform, describe_mismatch
 from celm.rules.exchange import Delivery, Round, Update
 from celm.rules.rule import Weighing
 
@@ -72,11 +73,15 @@ def play(federation: Federation, state: State, engine: Engine) -> Played:
     outcomes = train(federation, state, engine, sent, number, rate)
     updates = {name: answer(federation, state, outcomes[name], sent[name], name, number) for name in present}
     excluded = {name: reason for name in present if (reason := flaw(updates[name], state.model))}
-    usable = {name: update for name, update in updates.items() if name not in excluded}
+    usable = {
+        name: replace(update, model=conform(update.model, state.model))
+        for name, update in updates.items()
+        if name not in excluded
+    }
     record: dict[str, Any] = {"round": number, "lr": rate, "clients": present, "excluded": excluded}
 
-    inputs = None
-    after = state
+    after, inputs = state, None
+    record |= {"weights": {}, "standing": None, "scores": None, "evidence": None, "diagnostics": {}}
     if usable:
         held_out = federation.experiment.run.validation
         round = Round(
@@ -89,9 +94,6 @@ def play(federation: Federation, state: State, engine: Engine) -> Played:
             average=federation.average,
         )
         after, inputs = aggregate(federation, state, round, record)
-    else:
-        # Nobody sent anything usable: the global model and all that is remembered stay as they are.
-        record |= {"weights": {}, "standing": None, "scores": None, "evidence": None, "diagnostics": {}}
 
     state = replace(
         after,
@@ -110,11 +112,16 @@ def play(federation: Federation, state: State, engine: Engine) -> Played:
 def aggregate(
     federation: Federation, state: State, round: Round, record: dict[str, Any]
 ) -> tuple[State, Mapping[str, Tensor] | None]:
-    """Filter, weigh, merge; let the observers watch. Also the inputs at which the rule's probes ended."""
+    """Filter, weigh, merge; let the observers watch. Also the inputs at which the rule's probes ended.
+
+    Where nobody is left, the global model and all that is remembered stay as they are.
+    """
     if federation.filter is not None:
         filtered = federation.filter.apply(round)
         round = filtered.round
         record["excluded"] |= filtered.excluded
+        if not round.updates:
+            return state, None
     weighing = federation.rule.weigh(state.rule, federation.facts, round)
     model = federation.rule.merge(state.rule, round, weighing)
     record |= weighed(weighing)
@@ -136,12 +143,16 @@ def aggregate(
 def weighed(weighing: Weighing[Any]) -> dict[str, Any]:
     """What a rule made of the round, for the record."""
     return {
-        "weights": dict(weighing.weights),
-        "standing": dict(weighing.standing),
-        "scores": None if weighing.scores is None else dict(weighing.scores),
-        "evidence": None if weighing.evidence is None else dict(weighing.evidence),
+        "weights": ordered(weighing.weights),
+        "standing": ordered(weighing.standing),
+        "scores": ordered(weighing.scores),
+        "evidence": ordered(weighing.evidence),
         "diagnostics": dict(weighing.diagnostics),
     }
+
+
+def ordered(by_client: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    return None if by_client is None else {name: by_client[name] for name in in_order(by_client)}
 
 
 def participants(federation: Federation, number: int) -> list[str]:
@@ -216,6 +227,8 @@ def answer(
 
 def flaw(update: Update, reference: StateDict) -> str | None:
     """Why an update cannot be used; clients are untrusted."""
+    if update.size < 0 or update.steps < 0:
+        return f"says it has {update.size} samples and took {update.steps} steps"
     return describe_mismatch(update.model, reference)
 
 

@@ -54,8 +54,8 @@ class FedDyn(Objective[Drift]):
 
     alpha: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.01
     """α, the strength of the regulariser; the authors' value for CIFAR."""
-    clip: Annotated[float, Field(gt=0)] | None = 10.0
-    """Longest gradient, the regulariser's included; the authors' value. None: any length."""
+    clip: Annotated[float, Field(ge=0)] = 10.0
+    """Longest gradient, the regulariser's included; the authors' value. 0: any length."""
 
     def server(self, head: tuple[str, ...], trained: tuple[str, ...]) -> ServerPart[Drift]:
         return MeanDrift(trained)

@@ -41,8 +41,8 @@ class FedGela(Objective[None]):
     """d, the features that enter the classifier; at least as many as classes. The authors use 84 to 512."""
     temperature: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.2
     """T; the authors' default."""
-    clip: Annotated[float, Field(gt=0)] | None = 20.0
-    """Longest gradient; the authors' value. None: any length, which with a small T may not converge."""
+    clip: Annotated[float, Field(ge=0)] = 20.0
+    """Longest gradient; the authors' value. 0: any length, which with a small T may not converge."""
 
     @property
     def keeps_architecture(self) -> bool:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
 import torch
-from pydantic import Field, PositiveInt
+from pydantic import Field, NonNegativeInt
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -53,15 +53,15 @@ class Moon(Objective[Previous]):
     """μ, the weight of the contrast. The authors' default; best were 5 on CIFAR-10, 1 on CIFAR-100."""
     temperature: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.5
     """τ."""
-    projection: PositiveInt | None = 256
-    """Outputs of the projection before the head; None: no projection, the features are what enters the head."""
+    projection: NonNegativeInt = 256
+    """Outputs of the projection before the head; 0: no projection, the features are what enters the head."""
 
     @property
     def keeps_architecture(self) -> bool:
-        return self.projection is None
+        return not self.projection
 
     def adapt(self, module: nn.Module, head: str) -> nn.Module:
-        if self.projection is None:
+        if not self.projection:
             return module
         old = linear_head(module, head)
         layers: OrderedDict[str, nn.Module] = OrderedDict(

@@ -33,9 +33,9 @@ def length(tensors: Sequence[Tensor]) -> Tensor:
     return total
 
 
-def clipped(tensors: Sequence[Tensor], limit: float | None) -> list[Tensor]:
-    """Shortened to length `limit` where longer; None leaves them as they are."""
-    if limit is None:
+def clipped(tensors: Sequence[Tensor], limit: float) -> list[Tensor]:
+    """Shortened to length `limit` where longer; 0 leaves them as they are."""
+    if not limit:
         return list(tensors)
     factor = (limit / (length(tensors) + 1e-6)).clamp(max=1)
     return [tensor * factor for tensor in tensors]

@@ -23,8 +23,8 @@ Deviations of `paper`: clients send whole models, and the server clips and picks
 the largest values, never random ones; ties at a cut are kept; no pre-training. Buffers are averaged, and a
 client keeps its own. Weights are there equal over R, as they are used, and c is the standing. In both modes:
 accuracies that are all 0 count as equal; the clients present share out the reputation they hold together,
-those absent keep theirs and are not judged; a newcomer starts at the mean of R; where nobody present is in R
-the global model stays, and weights, which then are not used, are uniform.
+those absent keep theirs and are not judged; a newcomer starts at the mean of R; R is never emptied; where
+nobody present is in R the global model stays, and weights, which then are not used, are uniform.
 """
 
 from __future__ import annotations

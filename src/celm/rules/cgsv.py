@@ -68,7 +68,7 @@ class Cgsv(Rule[Reputations]):
     beta: Annotated[float, Field(gt=0)] = 1.0
     """Altruism: the larger, the more alike the rewards."""
     gamma: Annotated[float, Field(ge=0)] | None = None
-    """Γ: the length of updates where official, a bound on it elsewhere; 0 is none. Default 0.5 where official, else 0."""
+    """Γ: the length of updates if official, else a bound on it; 0 is none. By default 0.5 if official, else 0."""
     floor: Annotated[float, Field(gt=0)] = 1e-3
     """The least reputation, before it is scaled."""
 

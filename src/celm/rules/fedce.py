@@ -13,7 +13,7 @@ NVFlare's implementation, whose `plus` is our default as it is there, and its fl
 The score there is Dice, here accuracy. As there, v_i = 0 of a client's first round counts in its mean.
 
 The means are over the rounds a client took part in. A client that was not in the last round is not in w_g, so
-it has nothing to judge and its mean stays; nor is there a model without a client that was alone. Where no one
+it has nothing to judge and its mean stays; nor is there a model without a client that was (all but) alone. Where no one
 examines, as when this rule only observes, e is equal for all. v_i is what the client says: one that lies
 low gains. Only parameters have a direction. Who is absent keeps its weight, a newcomer starts at the mean.
 """
@@ -110,7 +110,7 @@ class FedCe(Rule[Contributions]):
     def deliver(self, state: Contributions, model: StateDict, client: str) -> Delivery:
         """The global model, and to judge, the same without the client's part in it: w_g + a (w_g - w_i) / (1 - a)."""
         part = state.used.get(client, 1.0)
-        if 1 - part < 1e-6:
+        if 1 - part < 1e-4:  # nothing but rounding would be left
             return Delivery(model)
         away = difference(model, state.models[client])
         return Delivery(model, examine=moved(model, away, scale=part / (1 - part)))

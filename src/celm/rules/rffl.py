@@ -16,8 +16,9 @@ Deviations: the source lets r_i be negative, which can turn the sum and with it 
 0 (all at 0: all the same); ties at the cut are kept and q_i = 1 keeps all; the source has no server model,
 ours is moved by u. Only parameters have a direction; buffers are averaged, and a client keeps its own. The
 clients present share out the reputation they hold together, those absent keep theirs and are not judged, a
-newcomer starts at the mean of R. Where nobody present is in R the global model stays, and weights, which
-then are not used, are uniform. Results are means over the clients' own models, as in the source.
+newcomer starts at the mean of R; R is never emptied. Where nobody present is in R the global model stays,
+and weights, which then are not used, are uniform. Results are means over the clients' own models, as in
+the source.
 """
 
 from __future__ import annotations

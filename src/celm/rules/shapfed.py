@@ -97,7 +97,7 @@ class ShapFed(Rule[Similarities]):
 
     def compare(self, own: Tensor, common: Tensor) -> Tensor:
         """s of one client `[K]`, from rows `[K, d + 1]`."""
-        cosines = (direction(own) * direction(common)).sum(1).clamp(-1, 1)
+        cosines: Tensor = (direction(own) * direction(common)).sum(1).clamp(-1, 1)
         return (1 + cosines) / 2 if self.similarity == "half" else cosines
 
     def contribution(self, similar: Tensor) -> float:
@@ -117,5 +117,7 @@ def rows(head: StateDict, classes: int) -> Tensor:
 
 def direction(vectors: Tensor) -> Tensor:
     """Rows at length 1; zero rows stay zero. Scaled by the largest value first, whose square might overflow."""
-    vectors = vectors / vectors.abs().amax(1, keepdim=True).clamp(min=torch.finfo(vectors.dtype).tiny)
-    return vectors / vectors.norm(dim=1, keepdim=True).clamp(min=torch.finfo(vectors.dtype).tiny)
+    least = torch.finfo(vectors.dtype).tiny
+    vectors = vectors / vectors.abs().amax(1, keepdim=True).clamp(min=least)
+    unit: Tensor = vectors / torch.linalg.vector_norm(vectors, dim=1, keepdim=True).clamp(min=least)
+    return unit

@@ -1,0 +1,295 @@
+"""CFFL against the source's order of steps written out, in both of its modes."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from celm.base.errors import CelmError
+from celm.base.names import in_order
+from celm.federation.trees import pack, unpack
+from celm.method.weights import Weights
+from celm.rules.cffl import Cffl, Reputable
+from celm.rules.exchange import Delivery, Round, Update
+from celm.rules.rule import Facts, Weighing
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.w = nn.Parameter(torch.zeros(4))
+        self.register_buffer("mean", torch.zeros(1))
+
+
+FACTS = Facts(("a", "b"), 2, (1,), 10, 0, Net(), ())
+START = {"w": torch.zeros(4), "mean": torch.zeros(1)}
+
+
+def validate(models: Sequence[Mapping[str, Tensor]]) -> list[Tensor]:
+    """A model is right in as many of 100 samples as its first value says."""
+    hits = [int(min(max(float(model["w"][0]), 0), 100)) for model in models]
+    return [torch.tensor([[hit, 100 - hit], [0, 0]]) for hit in hits]
+
+
+def a_round(
+    number: int,
+    clients: Mapping[str, Sequence[float]],
+    sizes: Mapping[str, int] | None = None,
+    start: dict[str, Tensor] = START,
+    sent: Mapping[str, dict[str, Tensor]] | None = None,
+) -> Round:
+    """Clients by name: the w they send."""
+    names = in_order(clients)
+    updates = {
+        name: Update(
+            {"w": torch.tensor(clients[name], dtype=torch.float32), "mean": torch.ones(1)},
+            1,
+            (sizes or {}).get(name, 1),
+        )
+        for name in names
+    }
+    delivered = {name: Delivery((sent or {}).get(name, start)) for name in names}
+    return Round(number, 0.1, start, delivered, updates, validate)
+
+
+def accuracies(**percent: float) -> dict[str, list[float]]:
+    return {name: [value, i, -i, 0] for i, (name, value) in enumerate(percent.items())}
+
+
+def source(history: list[dict[str, float]], alpha: float = 5, kappa: float = 1 / 3) -> list[dict[str, float]]:
+    """The source's reputations after every round, in its order of steps; everybody takes part."""
+    names = list(history[0])
+    c, trusted, threshold = dict.fromkeys(names, 0.0), names, kappa / len(names)
+    result = []
+    for accuracy in history:
+        total = sum(accuracy[i] for i in trusted)
+        c = {i: 0.8 * c[i] + 0.2 * accuracy[i] / total if i in trusted else c[i] for i in names}
+        c = {i: math.sinh(alpha * c[i]) for i in names}
+        c = {i: c[i] / sum(c.values()) for i in names}
+        left = [i for i in trusted if c[i] >= threshold]
+        c = {i: 0.0 if c[i] < threshold else c[i] for i in names}
+        if len(left) != len(trusted):
+            c = {i: c[i] / sum(c.values()) for i in names}
+            threshold = kappa / len(left)
+        trusted = left
+        result.append(c)
+    return result
+
+
+def test_the_first_round_by_hand() -> None:
+    rule = Cffl()
+    state = rule.init(FACTS)
+    round = a_round(1, accuracies(a=80, b=40, c=20))
+    weighing = rule.weigh(state, FACTS, round)
+    # ĉ = 4/7, 2/7, 1/7; sinh of 5 · 0.2 ĉ, over their sum 1.035999
+    expected = {"a": 0.582084, "b": 0.279553, "c": 0.138363}
+    assert weighing.standing == pytest.approx(expected, abs=1e-5)
+    assert weighing.weights == weighing.standing
+    assert weighing.scores == pytest.approx({"a": 4 / 7, "b": 2 / 7, "c": 1 / 7})
+    assert weighing.diagnostics == {"accuracy": {"a": 0.8, "b": 0.4, "c": 0.2}, "removed": []}
+    merged = rule.merge(state, round, weighing)
+    assert merged["w"].tolist() == pytest.approx(
+        [80 * 0.582084 + 40 * 0.279553 + 20 * 0.138363, 0.556279, -0.556279, 0], abs=1e-3
+    )
+    assert rule.deliver(weighing.state, merged, "a").model is merged
+
+
+def test_reputations_over_rounds_follow_the_source() -> None:
+    history = [{"a": 80.0, "b": 60 + t, "c": 40.0, "d": 10 + 9 * t} for t in range(8)]
+    rule = Cffl()
+    state = rule.init(FACTS)
+    removed = False
+    for number, (percent, expected) in enumerate(zip(history, source(history), strict=True), 1):
+        weighing = rule.weigh(state, FACTS, a_round(number, accuracies(**percent)))
+        assert weighing.standing == pytest.approx(expected, abs=1e-9)
+        assert weighing.weights == pytest.approx(expected, abs=1e-9)
+        state = weighing.state
+        removed = removed or bool(state.removed)
+    assert removed  # so the order of removal and scaling was tried
+
+
+def test_near_uniform_deviations_grow_by_the_stability_factor() -> None:
+    for clients, alpha, grows in ((5, 5.0, True), (5, 10.0, True), (20, 5.0, False)):
+        names = [f"client-{i}" for i in range(clients)]
+        tilt = 1e-6
+        c = {
+            name: (1 + (tilt if i == 0 else -tilt / (clients - 1))) / clients for i, name in enumerate(names)
+        }
+        rule = Cffl(alpha=alpha)
+        state = replace(rule.init(FACTS), weights=Weights(c))
+        weighing = rule.weigh(state, FACTS, a_round(2, {key: [50.0, 0, 0, 0] for key in names}))
+        x = alpha / clients
+        factor = (weighing.standing[names[0]] * clients - 1) / tilt
+        assert factor == pytest.approx(0.8 * x / math.tanh(x), rel=1e-4)
+        assert (factor > 1) is grows
+
+
+def test_alpha_grows_to_its_double_with_decay() -> None:
+    rule = Cffl(decay=True, threshold=0.0)
+    history = accuracies(a=60, b=30)
+    for number, alpha in ((1, 5.0), (6, 7.5)):
+        weighing = rule.weigh(rule.init(FACTS), FACTS, a_round(number, history))
+        high, low = math.sinh(alpha * 0.2 * 2 / 3), math.sinh(alpha * 0.2 / 3)
+        assert weighing.standing["a"] == pytest.approx(high / (high + low))
+
+
+def test_removal_is_for_good_and_the_removed_still_get_the_model() -> None:
+    rule = Cffl()
+    state = rule.init(FACTS)
+    weighing = rule.weigh(state, FACTS, a_round(1, accuracies(a=90, b=90, c=5)))
+    assert weighing.state.removed == ("c",)
+    for number in range(2, 6):
+        round = a_round(number, accuracies(a=10, b=10, c=100))
+        weighing = rule.weigh(weighing.state, FACTS, round)
+        assert weighing.weights["c"] == weighing.standing["c"] == 0
+    merged = rule.merge(state, round, weighing)
+    assert merged["w"][0].item() == pytest.approx(10)
+    assert rule.deliver(weighing.state, merged, "c").model is merged
+    alone = a_round(6, accuracies(c=100))
+    weighing = rule.weigh(weighing.state, FACTS, alone)
+    assert weighing.weights == {"c": 1.0}
+    assert weighing.standing == pytest.approx({"a": 0.5, "b": 0.5, "c": 0.0})
+    assert rule.merge(weighing.state, alone, weighing) is START
+
+
+def test_who_is_away_keeps_its_reputation_and_who_comes_late_starts_at_the_mean() -> None:
+    rule = Cffl()
+    first = rule.weigh(rule.init(FACTS), FACTS, a_round(1, accuracies(a=80, b=40)))
+    second = rule.weigh(first.state, FACTS, a_round(2, accuracies(b=50, c=50)))
+    assert second.standing["a"] == pytest.approx(first.standing["a"] * 2 / 3)
+    # b and c share out what they hold: 2/3 b and 1/3, each faded towards half of it, then sharpened.
+    b, c = first.standing["b"] * 2 / 3, 1 / 3
+    sharp = [math.sinh(5 * (0.8 * x + 0.2 * (b + c) / 2)) for x in (b, c)]
+    assert second.standing["b"] == pytest.approx((b + c) * sharp[0] / sum(sharp))
+    assert sum(second.standing.values()) == pytest.approx(1)
+
+
+def test_paper_mode_by_hand() -> None:
+    rule = Cffl(mode="paper", clip=2.0, theta=0.5)
+    state = rule.init(FACTS)
+    round = a_round(1, {"a": [9, -1, 1.5, 0], "b": [1, 0.5, -3, 0.25]}, {"a": 4, "b": 2})
+    weighing = rule.weigh(state, FACTS, round)
+    # Clipped to [2, -1, 1.5, 0] and [1, .5, -2, .25]; uploads [2, 0, 1.5, 0] and [1, 0, -2, 0].
+    assert weighing.diagnostics["accuracy"] == {"a": 0.02, "b": 0.01}
+    high, low = math.sinh(5 * 0.2 * 2 / 3), math.sinh(5 * 0.2 / 3)
+    c = {"a": high / (high + low), "b": low / (high + low)}
+    assert weighing.standing == pytest.approx(c)
+    assert weighing.weights == {"a": 0.5, "b": 0.5}  # uploads are summed, all alike
+    merged = rule.merge(state, round, weighing)
+    assert merged["w"].tolist() == pytest.approx([3, 0, -0.5, 0])
+    assert merged["mean"].tolist() == [1.0]
+    # a gets all four values of the sum, b ⌊c_b / c_a · 2/4 · 4⌋ = ⌊.947⌋ = 0; each without its own upload.
+    assert c["b"] / c["a"] * 2 == pytest.approx(0.947, abs=1e-3)
+    assert rule.deliver(weighing.state, merged, "a").model["w"].tolist() == pytest.approx([3, -1, -0.5, 0])
+    assert rule.deliver(weighing.state, merged, "b").model["w"].tolist() == pytest.approx([0, 0.5, 0, 0.25])
+    assert rule.deliver(weighing.state, merged, "new").model is merged
+    same = rule.weigh(
+        state, FACTS, a_round(1, {"a": [9, -1, 1.5, 0], "b": [1, 0.5, -3, 0.25]}, {"a": 2, "b": 4})
+    )
+    # ⌊1.89⌋ = 1 value for b, and ⌊2⌋ for a
+    assert rule.deliver(same.state, merged, "b").model["w"].tolist() == pytest.approx([3, 0.5, 0, 0.25])
+    assert rule.deliver(same.state, merged, "a").model["w"].tolist() == pytest.approx([3, -1, -0.5, 0])
+
+
+def test_paper_mode_goes_on_from_own_models_and_the_removed_from_their_training_alone() -> None:
+    rule = Cffl(mode="paper", clip=100.0, theta=1.0)
+    state = rule.init(FACTS)
+    first = a_round(1, {"a": [50, 0, 0, 0], "b": [1, 0, 0, 0]})
+    weighing = rule.weigh(state, FACTS, first)
+    assert weighing.state.removed == ("b",)
+    merged = rule.merge(state, first, weighing)
+    assert merged["w"].tolist() == [50, 0, 0, 0]
+    assert rule.deliver(weighing.state, merged, "b").model["w"].tolist() == [1, 0, 0, 0]
+    sent = {name: rule.deliver(weighing.state, merged, name).model for name in "ab"}
+    second = a_round(2, {"a": [50, 7, 0, 0], "b": [3, 0, 0, 0]}, start=merged, sent=sent)
+    later = rule.weigh(weighing.state, FACTS, second)
+    assert later.diagnostics["accuracy"] == {"a": 0.5, "b": 0.03}  # θ = 1: of the clients' own models
+    assert rule.merge(weighing.state, second, later)["w"].tolist() == [50, 7, 0, 0]
+    assert rule.deliver(later.state, merged, "b").model["w"].tolist() == [3, 0, 0, 0]
+
+
+def test_without_validation_data_it_says_so() -> None:
+    rule = Cffl()
+    with pytest.raises(CelmError, match="validation"):
+        rule.weigh(rule.init(FACTS), FACTS, replace(a_round(1, accuracies(a=1)), validate=None))
+    assert rule.needs.validation
+
+
+@pytest.mark.parametrize("mode", ["aggregation", "paper"])
+def test_its_state_survives_being_saved(mode: Any) -> None:
+    rule = Cffl(mode=mode, clip=100.0)
+    state = rule.weigh(rule.init(FACTS), FACTS, a_round(1, accuracies(a=90, b=70.5, c=1))).state
+    tensors: dict[str, Tensor] = {}
+    packed = json.loads(json.dumps(pack(state, "rule", tensors)))
+    again = unpack(packed, tensors, Cffl.state_type)
+    assert (again.parameters, again.weights, again.removed) == (
+        state.parameters,
+        state.weights,
+        state.removed,
+    )
+    assert list(again.models) == list(state.models) == ([] if mode == "aggregation" else list("abc"))
+    for name, model in state.models.items():
+        assert all(torch.equal(again.models[name][key], tensor) for key, tensor in model.items())
+
+
+value = st.sampled_from([0.0, 1.0, -1.0, 3e38, -3e38, 1e-45]) | st.floats(-10, 100, width=32)
+client = st.lists(value, min_size=4, max_size=4)
+rounds = st.lists(st.dictionaries(st.sampled_from("abcd"), client, min_size=1), min_size=1, max_size=5)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    rounds, st.sampled_from(["aggregation", "paper"]), st.sampled_from([0.0, 1 / 3, 0.99]), st.integers(0, 3)
+)
+def test_weights_are_on_the_simplex(
+    history: list[dict[str, list[float]]], mode: Any, threshold: float, size: int
+) -> None:
+    rule = Cffl(mode=mode, threshold=threshold, theta=0.5)
+    state: Reputable = rule.init(FACTS)
+    seen: set[str] = set()
+    for number, clients in enumerate(history, 1):
+        round = a_round(number, clients, dict.fromkeys(clients, size))
+        weighing: Weighing[Reputable] = rule.weigh(state, FACTS, round)
+        assert all(bool(tensor.isfinite().all()) for tensor in rule.merge(state, round, weighing).values())
+        assert set(state.removed) <= set(weighing.state.removed)
+        state = weighing.state
+        seen |= set(clients)
+        assert weighing.scores is not None
+        for found, names in (
+            (weighing.weights, set(clients)),
+            (weighing.standing, seen),
+            (weighing.scores, set(clients)),
+        ):
+            assert set(found) == names
+            assert all(weight >= 0 for weight in found.values())
+            assert sum(found.values()) == pytest.approx(1)
+        assert all(weighing.standing[name] == 0 for name in state.removed)
+        json.dumps(dict(weighing.diagnostics), allow_nan=False)
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    st.permutations(["x1", "x2", "x10"]),
+    st.sampled_from(["aggregation", "paper"]),
+    st.lists(st.lists(st.integers(1, 100), min_size=3, max_size=3), min_size=1, max_size=3),
+)
+def test_names_and_their_order_do_not_matter(names: list[str], mode: Any, history: list[list[int]]) -> None:
+    rule = Cffl(mode=mode, clip=1000.0, theta=1.0)
+    here = there = rule.init(FACTS)
+    for number, percent in enumerate(history, 1):
+        values = [[float(v), 1, 2, 3] for v in percent]
+        one = rule.weigh(here, FACTS, a_round(number, dict(zip("abc", values, strict=True))))
+        other = rule.weigh(there, FACTS, a_round(number, dict(zip(names, values, strict=True))))
+        for name, new in zip("abc", names, strict=True):
+            assert other.weights[new] == pytest.approx(one.weights[name])
+            assert other.standing[new] == pytest.approx(one.standing[name])
+        here, there = one.state, other.state

@@ -1,0 +1,167 @@
+"""FedNova: what it makes of steps that differ, and that it is FedAvg where they do not."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from celm.federation.trees import pack, unpack
+from celm.rules.exchange import Delivery, Round, Update
+from celm.rules.fedavg import FedAvg
+from celm.rules.fednova import FedNova, Portions, accumulated
+from celm.rules.rule import Facts, Weighing
+
+
+class Net(nn.Module):
+    """Two parameters, a floating and an integer buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.w = nn.Parameter(torch.zeros(2))
+        self.register_buffer("mean", torch.zeros(1))
+        self.register_buffer("seen", torch.tensor(0))
+
+
+FACTS = Facts(("a", "b", "c"), 2, (1,), 10, 0, Net(), ())
+START = {"w": torch.tensor([1.0, -1.0]), "mean": torch.tensor([7.0]), "seen": torch.tensor(0)}
+
+
+def model(*w: float, mean: float = 0.0, seen: int = 0) -> dict[str, Tensor]:
+    return {
+        "w": torch.tensor(w, dtype=torch.float32),
+        "mean": torch.tensor([float(mean)]),
+        "seen": torch.tensor(seen),
+    }
+
+
+def a_round(*, number: int = 1, **clients: tuple[dict[str, Tensor], int, int]) -> Round:
+    """Clients by name: model, steps, size."""
+    updates = {name: Update(sent, steps, size) for name, (sent, steps, size) in sorted(clients.items())}
+    return Round(number, 0.1, START, dict.fromkeys(updates, Delivery(START)), updates)
+
+
+def run(
+    rule: FedNova, round: Round, state: Portions | None = None
+) -> tuple[Weighing[Portions], dict[str, Tensor]]:
+    state = state or rule.init(FACTS)
+    weighing = rule.weigh(state, FACTS, round)
+    return weighing, rule.merge(state, round, weighing)
+
+
+def test_updates_count_by_step() -> None:
+    round = a_round(a=(model(3, -1, mean=2), 2, 9), b=(model(1, 3, mean=4), 4, 1))
+    weighing, merged = run(FedNova(), round)
+    # τ = (2 + 4) / 2 = 3; w = [1, -1] + 3 ([2, 0] / 2 + [0, 4] / 4) / 2
+    assert merged["w"].tolist() == pytest.approx([2.5, 0.5])
+    assert merged["mean"].tolist() == [3.0]  # a buffer is no direction: the plain mean
+    assert weighing.weights == {"a": 0.5, "b": 0.5}
+    assert weighing.diagnostics["effective"] == 3
+
+
+def test_momentum_accumulates_as_the_optimizer_does() -> None:
+    for momentum in (0.0, 0.5, 0.9):
+        velocity = total = 0.0
+        for steps in range(1, 8):
+            velocity = momentum * velocity + 1
+            total += velocity
+            assert accumulated(steps, momentum) == pytest.approx(total)
+    round = a_round(a=(model(3, -1), 1, 1), b=(model(1, 3), 2, 1))
+    # a = 1 and 2.5, τ = 1.75
+    assert run(FedNova(momentum=0.5), round)[1]["w"].tolist() == pytest.approx([1 + 1.75, -1 + 1.75 * 4 / 5])
+
+
+def test_equal_steps_are_fedavg() -> None:
+    clients = {"a": model(3, 5, mean=1, seen=3), "b": model(-2, 0.5, mean=6), "c": model(9, 9)}
+    for by_size in (False, True):
+        round = a_round(**{name: (sent, 7, 3 + i) for i, (name, sent) in enumerate(clients.items())})
+        plain = FedAvg(by_size=by_size)
+        weighing = plain.weigh(plain.init(FACTS), FACTS, round)
+        expected = plain.merge(plain.init(FACTS), round, weighing)
+        for momentum in (0.0, 0.9):
+            found, merged = run(FedNova(momentum=momentum, by_size=by_size), round)
+            assert found.weights == weighing.weights
+            for name in START:
+                torch.testing.assert_close(merged[name], expected[name])
+
+
+def test_one_epoch_by_size_is_the_uniform_mean_stretched() -> None:
+    sizes = {"a": 10, "b": 30, "c": 60}
+    changes = {"a": [1.0, 2.0], "b": [-3.0, 1.0], "c": [0.5, 5.0]}
+    round = a_round(
+        **{n: (model(1 + changes[n][0], -1 + changes[n][1]), sizes[n] // 10, sizes[n]) for n in sizes}
+    )
+    _, merged = run(FedNova(by_size=True), round)
+    stretch = 3 * sum((size / 100) ** 2 for size in sizes.values())
+    mean = [sum(change[i] for change in changes.values()) / 3 for i in range(2)]
+    assert merged["w"].tolist() == pytest.approx([1 + stretch * mean[0], -1 + stretch * mean[1]])
+
+
+def test_who_took_no_step_counts_for_nothing() -> None:
+    idle = a_round(a=(model(100, 100, mean=50), 0, 9), b=(model(1, 3, mean=4), 4, 1))
+    weighing, merged = run(FedNova(), idle)
+    assert weighing.weights == {"a": 0.0, "b": 1.0}
+    assert merged["w"].tolist() == pytest.approx([1, 3])
+    assert merged["mean"].tolist() == [4.0]
+    weighing, merged = run(FedNova(), a_round(a=(model(5, 5), 0, 1), b=(model(6, 6), 0, 1)))
+    assert weighing.weights == {"a": 0.5, "b": 0.5}
+    assert merged is START
+
+
+def test_changes_are_against_what_was_delivered() -> None:
+    own = model(10, 10)
+    update = Update(model(12, 10), 2, 1)
+    round = Round(1, 0.1, START, {"a": Delivery(own)}, {"a": update})
+    assert run(FedNova(), round)[1]["w"].tolist() == pytest.approx([3, -1])
+
+
+def test_who_is_away_keeps_its_part_and_who_comes_late_gets_one() -> None:
+    rule = FedNova(by_size=True)
+    first, _ = run(rule, a_round(b=(model(0, 0), 1, 6), a=(model(0, 0), 1, 2)))
+    second, _ = run(rule, a_round(number=2, c=(model(0, 0), 1, 5), b=(model(0, 0), 1, 3)), first.state)
+    assert second.weights == pytest.approx({"b": 3 / 8, "c": 5 / 8})
+    assert second.standing == pytest.approx({"a": 0.2, "b": 0.3, "c": 0.5})
+
+
+def test_its_state_survives_being_saved() -> None:
+    weighing, _ = run(FedNova(by_size=True), a_round(a=(model(0, 0), 1, 3), b=(model(0, 0), 1, 7)))
+    tensors: dict[str, Tensor] = {}
+    packed = json.loads(json.dumps(pack(weighing.state, "rule", tensors)))
+    assert unpack(packed, tensors, FedNova.state_type) == weighing.state
+
+
+value = st.sampled_from([0.0, 1.0, -1.0, 3e38, -3e38, 1e-45]) | st.floats(-10, 10, width=32)
+client = st.tuples(st.lists(value, min_size=2, max_size=2), st.integers(0, 1000), st.integers(0, 10**9))
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.dictionaries(st.sampled_from("abcdef"), client, min_size=1), st.booleans(), st.sampled_from([0.0, 0.9])
+)
+def test_weights_are_on_the_simplex(
+    clients: dict[str, tuple[list[float], int, int]], by_size: bool, momentum: float
+) -> None:
+    round = a_round(**{name: (model(*w), steps, size) for name, (w, steps, size) in clients.items()})
+    weighing, _ = run(FedNova(by_size=by_size, momentum=momentum), round)
+    for found in (weighing.weights, weighing.standing):
+        assert set(found) == set(clients)
+        assert all(weight >= 0 for weight in found.values())
+        assert sum(found.values()) == pytest.approx(1)
+    json.dumps(dict(weighing.diagnostics), allow_nan=False)
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.permutations("xyz"))
+def test_names_and_their_order_do_not_matter(names: list[str]) -> None:
+    clients = [(model(3, 2, mean=1), 2, 5), (model(-1, 0, mean=2), 3, 9), (model(0, 9, mean=3), 9, 1)]
+    rule = FedNova(by_size=True)
+    weighing, merged = run(rule, a_round(**dict(zip("abc", clients, strict=True))))
+    again, same = run(rule, a_round(**dict(zip(names, clients, strict=True))))
+    for name, new in zip("abc", names, strict=True):
+        assert again.weights[new] == pytest.approx(weighing.weights[name])
+    torch.testing.assert_close(same["w"], merged["w"])
+    torch.testing.assert_close(same["mean"], merged["mean"])
