@@ -20,6 +20,8 @@ PRESETS: dict[str, dict[str, dict[str, dict[str, Any]]]] = {
         "objective": {
             # FedProx below FedAvg points to a large proximal term; 1 is near, 0.1 is not.
             "fedprox": {"mu": 1.0},
+            # The same architecture as every other row of its table.
+            "moon": {"projection": 0},
         },
     }
 }

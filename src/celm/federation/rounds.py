@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -17,7 +17,7 @@ from celm.base.names import in_order
 from celm.base.randomness import derive, generator
 from celm.federation.assembly import Federation
 from celm.federation.jobs import Engine, Job, Outcome
-from celm.metrics.accuracy import Accuracy, accuracy_of, mean_accuracy
+from celm.metrics.accuracy import accuracy_of, mean_accuracy
 from celm.models.state import StateDict, conform, describe_mismatch
 from celm.rules.exchange import Delivery, Round, Update
 from celm.rules.rule import Weighing
@@ -69,7 +69,7 @@ def play(federation: Federation, state: State, engine: Engine) -> Played:
     number = state.number + 1
     rate = federation.experiment.train.rate(number)
     present = participants(federation, number)
-    sent = {name: deliver(federation, state, name, number) for name in present}
+    sent = deliveries(federation, state, present, number)
     outcomes = train(federation, state, engine, sent, number, rate)
     updates = {name: answer(federation, state, outcomes[name], sent[name], name, number) for name in present}
     excluded = {name: reason for name in present if (reason := flaw(updates[name], state.model))}
@@ -166,16 +166,22 @@ def participants(federation: Federation, number: int) -> list[str]:
     return [clients[i] for i in sorted(rng.choice(len(clients), count, replace=False))]
 
 
-def deliver(federation: Federation, state: State, client: str, number: int) -> Delivery:
+def deliveries(
+    federation: Federation, state: State, clients: Sequence[str], number: int
+) -> dict[str, Delivery]:
     """What the server sends: what the rule says, with the client's own last head while heads stay local."""
     server = federation.server
     model = state.model if server is None else server.depart(state.server, state.model)
-    delivery = federation.rule.deliver(state.rule, model, client)
-    if server is not None:
-        delivery = replace(delivery, extras={**delivery.extras, **server.extras(state.server)})
-    if number <= federation.local_heads and client in state.heads:
-        delivery = replace(delivery, model={**delivery.model, **state.heads[client]})
-    return delivery
+    extras = {} if server is None else server.extras(state.server)
+    sent = {}
+    for client in clients:
+        delivery = federation.rule.deliver(state.rule, model, client)
+        if extras:
+            delivery = replace(delivery, extras={**delivery.extras, **extras})
+        if number <= federation.local_heads and client in state.heads:
+            delivery = replace(delivery, model={**delivery.model, **state.heads[client]})
+        sent[client] = delivery
+    return sent
 
 
 def train(
@@ -260,20 +266,14 @@ def kept_heads(
 def evaluate(federation: Federation, state: State, engine: Engine, last: bool) -> dict[str, Any]:
     """Accuracy of the global model; at the end, and for personal rules always, of each client's own too."""
     rare = federation.dealing.rare_classes
-    own: dict[str, Accuracy] = {}
+    models = {id(state.model): state.model}
+    delivered: dict[str, Delivery] = {}
     if last or federation.rule.personal:
-        delivered = {
-            name: deliver(federation, state, name, state.number + 1) for name in federation.facts.clients
-        }
-        apart = {
-            name: delivery.model for name, delivery in delivered.items() if delivery.model is not state.model
-        }
-        counts = engine.evaluate([state.model, *apart.values()])
-        shared = accuracy_of(counts[0], rare)
-        own = dict.fromkeys(delivered, shared)
-        own |= {name: accuracy_of(count, rare) for name, count in zip(apart, counts[1:], strict=True)}
-    else:
-        shared = accuracy_of(engine.evaluate([state.model])[0], rare)
+        delivered = deliveries(federation, state, federation.facts.clients, state.number + 1)
+        models |= {id(delivery.model): delivery.model for delivery in delivered.values()}
+    counts = dict(zip(models, engine.evaluate(list(models.values())), strict=True))
+    shared = accuracy_of(counts[id(state.model)], rare)
+    own = {name: accuracy_of(counts[id(delivery.model)], rare) for name, delivery in delivered.items()}
     result = mean_accuracy(list(own.values())) if federation.rule.personal else shared
     return {
         "accuracy": result.accuracy,

@@ -2,7 +2,8 @@
 
     v <- μ v + (g + ω w),   w <- w - η v          η rate, μ momentum, ω weight decay (both 0 by default)
 
-Batches are gathered by index from tensors in memory; their order is a function of the generator alone.
+Batches are gathered by index from tensors in memory; their order is a function of the generator alone. A last
+batch of one sample is passed over where the model has batch normalisation.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from celm.data.augment import crop_and_flip
 from celm.objectives.objective import AnyObjective, Task
@@ -39,7 +41,10 @@ def descend(
     parameters: list[Tensor] = list(task.parameters)
     velocity = [torch.zeros_like(parameter) for parameter in parameters] if momentum else []
     steps = 0
+    lone_fails = any(isinstance(part, _BatchNorm) for part in task.module.modules())
     for positions in batches(len(rows), batch, epochs, order):
+        if lone_fails and len(positions) == 1:
+            continue  # one sample has no variance to normalise by
         chosen = positions.to(inputs.device)
         x = inputs.index_select(0, rows.index_select(0, chosen))
         if fill is not None:
