@@ -28,7 +28,9 @@ def main() -> None:
             )
     show(runs["celm"])
     contributed, averaged = runs["celm"].accuracy, runs["fedavg"].accuracy
-    print(f"plain averaging of the same clients: accuracy {100 * averaged:.2f} % (CELM {100 * contributed:.2f} %)")
+    print(
+        f"plain averaging of the same clients: accuracy {100 * averaged:.2f} % (CELM {100 * contributed:.2f} %)"
+    )
 
 
 if __name__ == "__main__":

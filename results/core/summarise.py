@@ -21,7 +21,10 @@ RARE = {"fedavg": "81.76 ± 0.68", "celm": "90.77 ± 0.24"}
 
 
 def cells(split: str, rule: str) -> list[dict]:
-    return [json.loads(path.read_text()) for path in sorted(HERE.glob(f"cells/fashion_mnist-{split}-{rule}-*.json"))]
+    return [
+        json.loads(path.read_text())
+        for path in sorted(HERE.glob(f"cells/fashion_mnist-{split}-{rule}-*.json"))
+    ]
 
 
 def spread(values: list[float]) -> str:
@@ -29,11 +32,17 @@ def spread(values: list[float]) -> str:
 
 
 def accuracy_table() -> list[str]:
-    lines = ["| split | metric | FedAvg | CELM | gain | paper: FedAvg | paper: CELM |", "|---|---|---|---|---|---|---|"]
+    lines = [
+        "| split | metric | FedAvg | CELM | gain | paper: FedAvg | paper: CELM |",
+        "|---|---|---|---|---|---|---|",
+    ]
     for split in ("pls", "sls", "maverick", "iid"):
         metrics = [("accuracy", lambda s, r: PAPER[s, r])]
         if split == "maverick":
-            metrics = [("balanced_accuracy", lambda s, r: PAPER[s, r]), ("rare_class_accuracy", lambda _, r: RARE[r])]
+            metrics = [
+                ("balanced_accuracy", lambda s, r: PAPER[s, r]),
+                ("rare_class_accuracy", lambda _, r: RARE[r]),
+            ]
         for metric, paper in metrics:
             ours = {rule: [cell[metric] for cell in cells(split, rule)] for rule in ("fedavg", "celm")}
             gain = 100 * (mean(ours["celm"]) - mean(ours["fedavg"]))
@@ -62,7 +71,9 @@ def evidence_table() -> list[str]:
 
 def curve() -> list[str]:
     lines = ["| round | FedAvg | CELM |", "|---|---|---|"]
-    found = [json.loads((HERE / f"cells/cifar10-pls-{rule}-42.json").read_text()) for rule in ("fedavg", "celm")]
+    found = [
+        json.loads((HERE / f"cells/cifar10-pls-{rule}-42.json").read_text()) for rule in ("fedavg", "celm")
+    ]
     for number in (1, 2, 5, 10, 15, 20):
         values = [f"{100 * cell['accuracy_by_round'][number - 1]:.2f}" for cell in found]
         lines.append("| " + " | ".join((str(number), *values)) + " |")

@@ -24,7 +24,7 @@ from celm.engines.in_process import InProcess
 from celm.engines.workers import Workers
 from celm.federation.assembly import Federation, assemble, resolve
 from celm.federation.experiment import Experiment
-from celm.federation.jobs import Job
+from celm.federation.jobs import Job, Set
 from celm.objectives.objective import Task
 from celm.objectives.plain import Plain
 from celm.rules.exchange import Delivery
@@ -77,7 +77,7 @@ def wait_until(true: Callable[[], bool], seconds: float = 60) -> None:
 @pytest.fixture(scope="module")
 def federation() -> Federation:
     torch.set_num_threads(1)
-    return assemble(resolve(experiment()))
+    return assemble(resolve(experiment(validation=0.2)))
 
 
 @pytest.fixture(scope="module")
@@ -98,8 +98,11 @@ def test_workers_return_what_this_process_would_in_the_order_asked(
             for name, tensor in mine.update.model.items():
                 assert torch.equal(tensor, theirs.update.model[name])
     models = [federation.initial, here.work(jobs(federation)[:1])[0].update.model]
-    for mine, theirs in zip(here.evaluate(models), crew.evaluate(models), strict=True):
-        assert torch.equal(mine, theirs)
+    sets: tuple[Set, ...] = ("test", "validation")
+    for on in sets:
+        for mine, theirs in zip(here.evaluate(models, on), crew.evaluate(models, on), strict=True):
+            assert mine.sum() > 0
+            assert torch.equal(mine, theirs)
 
 
 def test_what_a_worker_trains_is_its_own_and_not_in_memory_that_others_write_to(

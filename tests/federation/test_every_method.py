@@ -13,7 +13,11 @@ from celm.objectives import objectives
 from celm.rules import rules
 
 GOLDEN = json.loads((Path(__file__).parent / "golden.json").read_text())
-METHODS = [*rules.names(), *(f"fedavg+{name}" for name in objectives.names() if name != "plain"), "celm+fedrs"]
+METHODS = [
+    *rules.names(),
+    *(f"fedavg+{name}" for name in objectives.names() if name != "plain"),
+    "celm+fedrs",
+]
 
 
 def experiment(method: str) -> celm.Experiment:
@@ -47,7 +51,9 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> dict[str, celm.Run]:
     return {}
 
 
-def run_once(method: str, finished: dict[str, celm.Run], tmp_path_factory: pytest.TempPathFactory) -> celm.Run:
+def run_once(
+    method: str, finished: dict[str, celm.Run], tmp_path_factory: pytest.TempPathFactory
+) -> celm.Run:
     if method not in finished:
         finished[method] = celm.run(experiment(method), out=tmp_path_factory.mktemp("whole") / "run")
     return finished[method]
@@ -99,7 +105,9 @@ def test_observers_watch_without_touching_the_trajectory_and_resume_to_the_bit(t
 
     alone = celm.run(watched([]), out=tmp_path / "alone")
     seen = celm.run(watched(OBSERVERS), out=tmp_path / "seen")
-    assert (alone.folder / "model.safetensors").read_bytes() == (seen.folder / "model.safetensors").read_bytes()
+    assert (alone.folder / "model.safetensors").read_bytes() == (
+        seen.folder / "model.safetensors"
+    ).read_bytes()
     assert set(seen.metrics["observed"]) == set(OBSERVERS)
     for name, standing in seen.metrics["observed"].items():
         assert math.isclose(sum(standing.values()), 1, abs_tol=1e-9), name
@@ -132,7 +140,9 @@ def test_robust_aggregation_composes_with_rules(rule, filter_name, combine_name,
 
 def test_rules_and_objectives_compose(tmp_path):
     """One objective of each kind (memory, extras, another architecture) with rules of each kind."""
-    for i, method in enumerate(("celm+scaffold", "cgsv+moon", "shapley+fedgela", "fedce+feddyn", "standalone+moon")):
+    for i, method in enumerate(
+        ("celm+scaffold", "cgsv+moon", "shapley+fedgela", "fedce+feddyn", "standalone+moon")
+    ):
         run = celm.run(experiment(method), out=tmp_path / str(i))
         assert 0 < run.accuracy <= 1
         assert math.isclose(sum(run.weights.values()), 1, abs_tol=1e-9)

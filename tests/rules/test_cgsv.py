@@ -17,9 +17,10 @@ from torch import Tensor, nn
 from celm.base.names import in_order
 from celm.base.registry import build
 from celm.federation.trees import pack, unpack
-from celm.rules.cgsv import Cgsv, Reputations, largest
+from celm.rules.cgsv import Cgsv, Reputations
 from celm.rules.exchange import Delivery, Round, Update
 from celm.rules.rule import Facts, Weighing
+from celm.rules.updates import largest
 
 PROTOCOLS = ["official", "keep", "aggregation_only"]
 

@@ -41,9 +41,9 @@ from celm.method.weights import Weights, normalised
 from celm.metrics.accuracy import accuracy_of
 from celm.models.deltas import moved
 from celm.models.state import StateDict
-from celm.rules.cgsv import at_least, change, cut, parameter_names, pooled
 from celm.rules.exchange import Delivery, Round
 from celm.rules.rule import Facts, Needs, Rule, Weighing
+from celm.rules.updates import at_least, change, cut, parameter_names, pooled
 
 
 @dataclass(frozen=True)

@@ -30,19 +30,18 @@ together; those absent keep theirs, and their models. A zero update has cosine 0
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, ClassVar, Literal
 
-import torch
 from pydantic import Field
-from torch import Tensor
 
 from celm.method.weights import Weights, normalised
-from celm.models.deltas import cosine, flat, length, moved
+from celm.models.deltas import flat, moved
 from celm.models.state import StateDict
 from celm.rules.exchange import Delivery, Round
 from celm.rules.rule import Facts, Needs, Rule, Weighing
+from celm.rules.updates import alignment, by_size, change, largest, parameter_names, pooled, rescaled
 
 
 @dataclass(frozen=True)
@@ -132,59 +131,3 @@ class Cgsv(Rule[Reputations]):
         gamma = (0.5 if official else 0.0) if self.gamma is None else self.gamma
         changes = {name: change(round, name, state.parameters) for name in round.clients}
         return {name: rescaled(step, gamma, lengthen=official) for name, step in changes.items()}
-
-
-def parameter_names(federation: Facts) -> tuple[str, ...]:
-    """What of a state dict is trained, under all its names; the rest are buffers, which have no direction."""
-    return tuple(name for name, _ in federation.module.named_parameters(remove_duplicate=False))
-
-
-def change(round: Round, client: str, names: Iterable[str]) -> StateDict:
-    """Δ_i of the named tensors; differences too large for their type are cut to its limits."""
-    sent, update = round.delivered[client].model, round.updates[client].model
-    return {name: torch.nan_to_num(update[name] - sent[name]) for name in names}
-
-
-def rescaled(step: StateDict, size: float, lengthen: bool) -> StateDict:
-    """The step at length `size`, or as it is where `size` is 0 or where it is shorter and must not be longer."""
-    long = length(step) + 1e-7
-    if size == 0 or (not lengthen and long <= size):
-        return step
-    return {name: tensor * (size / long) for name, tensor in step.items()}
-
-
-def pooled(round: Round, steps: Mapping[str, StateDict], weights: Mapping[str, float]) -> StateDict:
-    """The average of the clients' steps, and of their buffers as they are: a change beside plain values."""
-    tensors = [{**round.updates[name].model, **step} for name, step in steps.items()]
-    return round.average(tensors, [weights[name] for name in steps])
-
-
-def alignment(a: Tensor, b: Tensor) -> float:
-    """Their cosine; 0 where it cannot be told."""
-    found = cosine(a, b)
-    return found if math.isfinite(found) else 0.0
-
-
-def largest(step: Mapping[str, Tensor], fraction: float) -> StateDict:
-    """Of each tensor the ⌈fraction size⌉ largest values by magnitude, ties included; zeros elsewhere."""
-    kept: StateDict = {}
-    for name, tensor in step.items():
-        count = min(math.ceil(fraction * tensor.numel()), tensor.numel())
-        kept[name] = at_least(tensor, cut([tensor], count))
-    return kept
-
-
-def cut(tensors: Sequence[Tensor], count: int) -> float:
-    """The magnitude of the `count`-th largest of all values; infinite where none is to be kept."""
-    if count <= 0:
-        return math.inf
-    return float(torch.cat([tensor.reshape(-1).abs() for tensor in tensors]).topk(count).values[-1])
-
-
-def at_least(tensor: Tensor, magnitude: float) -> Tensor:
-    return torch.where(tensor.abs() >= magnitude, tensor, torch.zeros_like(tensor))
-
-
-def by_size(round: Round) -> dict[str, float]:
-    """n_i / n of the clients present; all the same where nobody has any."""
-    return normalised({name: float(max(update.size, 0)) for name, update in round.updates.items()})

@@ -30,9 +30,9 @@ from pydantic import Field
 from celm.method.weights import Weights, normalised
 from celm.models.deltas import difference, flat, moved
 from celm.models.state import StateDict
-from celm.rules.cgsv import alignment, change, parameter_names
 from celm.rules.exchange import Delivery, Round, Update
 from celm.rules.rule import Facts, Needs, Rule, Weighing
+from celm.rules.updates import alignment, change, parameter_names
 
 
 @dataclass(frozen=True)

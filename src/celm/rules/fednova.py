@@ -26,9 +26,9 @@ from pydantic import Field
 from celm.base.names import in_order
 from celm.method.weights import normalised
 from celm.models.state import StateDict
-from celm.rules.cgsv import change, parameter_names
 from celm.rules.exchange import Round
 from celm.rules.rule import Facts, Needs, Rule, Weighing
+from celm.rules.updates import change, parameter_names
 
 
 @dataclass(frozen=True)

@@ -33,9 +33,9 @@ from pydantic import Field
 from celm.method.weights import Weights, normalised
 from celm.models.deltas import flat, moved
 from celm.models.state import StateDict
-from celm.rules.cgsv import alignment, by_size, change, largest, parameter_names, pooled, rescaled
 from celm.rules.exchange import Delivery, Round
 from celm.rules.rule import Facts, Needs, Rule, Weighing
+from celm.rules.updates import alignment, by_size, change, largest, parameter_names, pooled, rescaled
 
 
 @dataclass(frozen=True)

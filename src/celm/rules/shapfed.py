@@ -31,9 +31,9 @@ from torch import Tensor
 from celm.base.names import in_order
 from celm.method.weights import Weights, normalised
 from celm.models.state import StateDict
-from celm.rules.cgsv import change, parameter_names
 from celm.rules.exchange import Delivery, Round
 from celm.rules.rule import Facts, Rule, Weighing
+from celm.rules.updates import change, parameter_names
 
 
 @dataclass(frozen=True)
