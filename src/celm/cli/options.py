@@ -8,7 +8,8 @@ from typing import Annotated, Any
 import typer
 
 from celm.base.errors import CelmError
-from celm.federation.experiment import Experiment, assign, read_toml
+from celm.data.catalogue import datasets
+from celm.federation.experiment import Experiment, assign, put, read_toml
 from celm.federation.presets import with_preset
 
 Dataset = Annotated[str | None, typer.Option(help="A dataset's name, or a folder with your own data.")]
@@ -29,16 +30,16 @@ Settings = Annotated[
 ]
 
 PLACES = {
-    "split": "split.name",
-    "model": "model.name",
-    "rule": "rule.name",
-    "objective": "objective.name",
-    "clients": "split.clients",
-    "rounds": "run.rounds",
-    "seed": "run.seed",
-    "participation": "run.participation",
-    "workers": "run.workers",
-    "device": "run.device",
+    "split": ("split", "name"),
+    "model": ("model", "name"),
+    "rule": ("rule", "name"),
+    "objective": ("objective", "name"),
+    "clients": ("split", "clients"),
+    "rounds": ("run", "rounds"),
+    "seed": ("run", "seed"),
+    "participation": ("run", "participation"),
+    "workers": ("run", "workers"),
+    "device": ("run", "device"),
 }
 
 
@@ -55,34 +56,19 @@ def experiment_from(
         elif option == "observe":
             tables["observe"] = [{"name": name.strip()} for name in value.split(",") if name.strip()]
         else:
-            put(tables, PLACES[option], value)
+            put(tables, *PLACES[option], value)
     for assignment in settings or []:
         assign(tables, assignment)
     return Experiment.parse(with_preset(tables, preset))
 
 
-def put(tables: dict[str, Any], place: str, value: Any) -> None:
-    table, _, key = place.partition(".")
-    there = tables.setdefault(table, {})
-    if isinstance(there, str):
-        there = tables[table] = {"name": there}
-    if not isinstance(there, dict):
-        raise CelmError(f"'{table}' must be a table of settings, not {there!r}")
-    if key == "name" and there.get("name") not in (None, value):
-        # Another choice than the file's: the file's settings of the old one do not apply.
-        kept = {"clients", "seed"} if table == "split" else set()
-        for old in [name for name in there if name not in kept]:
-            del there[old]
-    there[key] = value
-
-
 def choose_dataset(tables: dict[str, Any], value: str) -> None:
-    """A name, or the user's own folder."""
+    """A name, or the user's own folder; a name wins over a folder that happens to be called so."""
     path = Path(value).expanduser()
-    if "/" in value or path.is_dir():
-        if not path.is_dir():
-            raise CelmError(f"--dataset: there is no folder {value}")
-        put(tables, "dataset.name", "folder")
-        tables["dataset"]["path"] = str(path.resolve())
+    if value in datasets.names() or ("/" not in value and not path.is_dir()):
+        put(tables, "dataset", "name", value)
+    elif path.is_dir():
+        put(tables, "dataset", "name", "folder")
+        put(tables, "dataset", "path", str(path.resolve()))
     else:
-        put(tables, "dataset.name", value)
+        raise CelmError(f"--dataset: there is no folder {value}")

@@ -43,9 +43,9 @@ def resume(path: str | Path, watch: Watch | None = None) -> Run:
 
 def carry_out(folder: Folder, watch: Watch | None = None, workers: int | None = None) -> Run:
     """Do what is left of the run in `folder`. `workers` overrides the settings: it changes no result."""
+    if folder.result() is not None:
+        return Run.read(folder)
     with folder.locked():
-        if folder.result() is not None:
-            return Run.read(folder)
         folder.sweep()
         try:
             experiment = resolve(folder.settings())

@@ -81,7 +81,7 @@ class Train(Table):
 
     lr: Annotated[float, Field(gt=0)] | None = None
     """Learning rate; by default the dataset's."""
-    decay_at: tuple[Annotated[int, Field(ge=0)], ...] = (50,)
+    decay_at: Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(strict=False)] = (50,)
     """After these rounds the rate is multiplied by `decay`."""
     decay: Annotated[float, Field(gt=0)] = 0.1
     batch: Annotated[int, Field(ge=1)] = 128
@@ -230,9 +230,18 @@ def assign(tables: dict[str, Any], assignment: str) -> None:
         value = tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
         value = text.strip()
+    put(tables, table, key, value)
+
+
+def put(tables: dict[str, Any], table: str, key: str, value: Any) -> None:
+    """Set one key. Another name than before drops the settings of what was chosen before."""
     there = tables.setdefault(table, {})
     if isinstance(there, str):
         there = tables[table] = {"name": there}
     if not isinstance(there, dict):
         raise CelmError(f"'{table}' must be a table of settings, not {there!r}")
+    if key == "name" and there.get("name") not in (None, value):
+        kept = {"clients", "seed"} if table == "split" else set()
+        for old in [name for name in there if name not in kept]:
+            del there[old]
     there[key] = value

@@ -16,7 +16,8 @@ from torch import Tensor, nn
 
 from celm.base.registry import Configurable
 from celm.models.state import StateDict
-from celm.rules.exchange import Delivery, Round
+from celm.rules.exchange import Delivery as Delivery
+from celm.rules.exchange import Round as Round
 
 State = TypeVar("State")
 
