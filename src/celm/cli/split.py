@@ -19,7 +19,7 @@ def command(
     clients: options.Clients = None,
     seed: options.Seed = None,
     settings: options.Settings = None,
-    out: Annotated[Path | None, typer.Option(help="The picture: .png, .svg or .pdf.")] = None,
+    out: Annotated[Path | None, typer.Option(help="The picture: .png, .svg or .pdf; named after the split by default.")] = None,
     format: Annotated[Format, typer.Option(help="text for people, json for machines.")] = Format.text,
 ) -> None:
     """Show how a split deals a dataset: a table, and a bubble plot with both marginals.
@@ -40,11 +40,12 @@ def command(
     dealing = deal(experiment, data)
     counts = dealing.counts(data.train_labels.numpy(), len(data.classes))
     title = f"{experiment.dataset.name}, {experiment.split.name}, seed {experiment.split.seed}"
+    if out is None and format is Format.text:
+        out = Path(f"{experiment.dataset.name}-{experiment.split.name}-seed{experiment.split.seed}.png")
     if out is not None:
         from celm.report.split_figure import save_figure, split_figure
 
         save_figure(split_figure(counts, data.classes, title), out)
-        notes.print(f"picture: {escape(str(out))}", soft_wrap=True)
     if format is Format.json:
         print_json(
             {
@@ -70,6 +71,7 @@ def command(
     totals = [sum(column) for column in zip(*counts.values(), strict=True)]
     table.add_row("total", *(f"{total:,}" for total in totals), f"{sum(totals):,}", style="bold")
     console().print(table)
+    console().print(f"picture: {escape(str(out))}", soft_wrap=True)
     if dealing.rare_classes:
         console().print("rare classes: " + ", ".join(escape(data.classes[k]) for k in dealing.rare_classes))
     if dealing.free_riders:

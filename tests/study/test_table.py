@@ -1,0 +1,92 @@
+"""Tables: mean and spread over seeds, marks for the best, the paper's figure beside ours."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from celm.study.table import Figure, Table
+
+OURS = {
+    ("fedavg", "accuracy"): Figure(0.8062, 0.0052, 3),
+    ("celm", "accuracy"): Figure(0.8370, 0.0019, 3),
+    ("cffl", "accuracy"): Figure(0.8095, 0.0181, 3),
+}
+PAPER = {("celm", "accuracy"): Figure(0.84, 0.002, 3)}
+TABLE = Table("a title", ["fedavg", "cffl", "celm", "cgsv"], ["accuracy"], OURS, PAPER)
+
+
+@given(st.lists(st.floats(0, 1), min_size=2, max_size=9))
+def test_figure_is_the_mean_and_the_sample_deviation(values):
+    figure = Figure.of(values)
+    assert figure.mean == pytest.approx(np.mean(values))
+    assert figure.std == pytest.approx(np.std(values, ddof=1), abs=1e-9)
+    assert figure.count == len(values)
+
+
+def test_a_single_seed_has_no_spread():
+    assert Figure.of([0.5]) == Figure(0.5, None, 1)
+    assert Figure.of([0.5]).shown() == "50.00"
+
+
+def test_best_and_second_are_marked_among_the_rows_of_a_column():
+    assert [TABLE.place(row, "accuracy") for row in TABLE.rows] == [0, 2, 1, 0]
+
+
+def test_best_and_second_can_be_sought_along_a_row():
+    table = Table(
+        "",
+        ["r"],
+        ["a", "b", "c"],
+        {("r", c): Figure(v, None, 1) for c, v in zip("abc", (0.1, 0.3, 0.2), strict=True)},
+        {},
+        "columns",
+    )
+    assert [table.place("r", column) for column in table.columns] == [0, 1, 2]
+
+
+def test_figures_that_look_the_same_share_a_place():
+    same = {
+        ("a", "x"): Figure(0.50001, None, 1),
+        ("b", "x"): Figure(0.50004, None, 1),
+        ("c", "x"): Figure(0.4, None, 1),
+    }
+    table = Table("", ["a", "b", "c"], ["x"], same, {})
+    assert [table.place(row, "x") for row in "abc"] == [1, 1, 2]
+
+
+def test_markdown_shows_ours_marked_and_the_papers_in_brackets():
+    lines = TABLE.to_markdown().splitlines()
+    assert "| celm | **83.70 ± 0.19** (84.00 ± 0.20) |" in lines
+    assert "| cffl | <u>80.95 ± 1.81</u> |" in lines
+    assert "| cgsv | – |" in lines
+
+
+def test_latex_escapes_and_marks():
+    table = Table(
+        "",
+        ["leave_one_out", "celm"],
+        ["rare_class"],
+        {("celm", "rare_class"): Figure(0.5, 0.1, 2), ("leave_one_out", "rare_class"): Figure(0.4, 0.1, 2)},
+        {},
+    )
+    text = table.to_latex()
+    assert r"leave\_one\_out & \underline{40.00 $\pm$ 10.00} \\" in text
+    assert r"\textbf{50.00 $\pm$ 10.00}" in text
+    assert text.count(r"\\") == 3
+
+
+def test_json_and_csv_say_the_same():
+    cells = json.loads(json.dumps(TABLE.to_json()))["cells"]
+    rows = list(csv.DictReader(io.StringIO(TABLE.to_csv())))
+    assert [row["row"] for row in rows] == [cell["row"] for cell in cells]
+    celm = next(cell for cell in cells if cell["row"] == "celm")
+    assert celm["difference"] == pytest.approx(-0.003)
+    assert float(next(row for row in rows if row["row"] == "celm")["difference"]) == pytest.approx(-0.003)
+    assert next(row for row in rows if row["row"] == "cgsv")["mean"] == ""
