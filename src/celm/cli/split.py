@@ -10,7 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from celm.cli import options
-from celm.cli.output import Format, console, notes, print_json, printable
+from celm.cli.output import Format, console, print_json, printable
 
 
 def command(
@@ -19,7 +19,9 @@ def command(
     clients: options.Clients = None,
     seed: options.Seed = None,
     settings: options.Settings = None,
-    out: Annotated[Path | None, typer.Option(help="The picture: .png, .svg or .pdf; named after the split by default.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="The picture (.png, .svg, .pdf); named after the split by default.")
+    ] = None,
     format: Annotated[Format, typer.Option(help="text for people, json for machines.")] = Format.text,
 ) -> None:
     """Show how a split deals a dataset: a table, and a bubble plot with both marginals.

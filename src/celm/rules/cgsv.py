@@ -104,19 +104,16 @@ class Cgsv(Rule[Reputations]):
                 before = {**round.delivered[name].model, **buffers}
                 own = before if self.protocol == "official" else round.updates[name].model
                 models[name] = moved(own, largest(common, reward[name]))
+        # Without Γ and with everybody at the global model, this is the plain weighted mean.
+        plain = self.protocol == "aggregation_only" and not self.gamma
         return Weighing(
             Reputations(state.parameters, reputation, models),
             weights=weights,
             standing=reputation.of,
             scores=normalised({name: max(value, 0.0) for name, value in similarity.items()}),
+            model=None if plain else {**total, **moved({name: round.start[name] for name in common}, common)},
             diagnostics={"similarity": similarity, "reward": reward},
         )
-
-    def merge(self, state: Reputations, round: Round, weighing: Weighing[Reputations]) -> StateDict:
-        if self.protocol == "aggregation_only" and not self.gamma:
-            return super().merge(state, round, weighing)
-        total = pooled(round, self.steps(state, round), weighing.weights)
-        return {**total, **moved({name: round.start[name] for name in state.parameters}, total)}
 
     def deliver(self, state: Reputations, model: StateDict, client: str) -> Delivery:
         return Delivery(state.models.get(client, model))

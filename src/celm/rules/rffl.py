@@ -82,10 +82,11 @@ class Rffl(Rule[Reputable]):
         }
         similarity: dict[str, float] = {}
         reward: dict[str, float] = {}
-        reputation, removed = known, state.removed
+        reputation, removed, model = known, state.removed, round.start
         if trusted:
             total = pooled(round, {name: steps[name] for name in trusted}, weights)
             common = {name: total[name] for name in state.parameters}
+            model = {**total, **moved({name: round.start[name] for name in common}, common)}
             direction = flat(common)
             similarity = {name: alignment(flat(step), direction) for name, step in steps.items()}
             old = dict.fromkeys(names, 0.0) if first else weights
@@ -111,15 +112,9 @@ class Rffl(Rule[Reputable]):
             weights=weights,
             standing=normalised({**reputation.of, **dict.fromkeys(removed, 0.0)}),
             scores=normalised({name: max(similarity.get(name, 0.0), 0.0) for name in names}),
+            model=model,
             diagnostics={"similarity": similarity, "reward": reward, "removed": list(removed)},
         )
-
-    def merge(self, state: Reputable, round: Round, weighing: Weighing[Reputable]) -> StateDict:
-        trusted = {name: step for name, step in self.steps(state, round).items() if name not in state.removed}
-        if not trusted:
-            return round.start
-        total = pooled(round, trusted, weighing.weights)
-        return {**total, **moved({name: round.start[name] for name in state.parameters}, total)}
 
     def deliver(self, state: Reputable, model: StateDict, client: str) -> Delivery:
         return Delivery(state.models.get(client, model))

@@ -75,6 +75,8 @@ class Weighing(Generic[State]):
     """Client to evidence by class; None where the rule did not probe."""
     inputs: Mapping[str, Tensor] | None = None
     """Client to the inputs `[K, *shape]` its probe ended at."""
+    model: StateDict | None = None
+    """The new global model, where weighing makes it on the way."""
     diagnostics: Mapping[str, Any] = field(default_factory=dict)
     """Numbers and text for the record."""
 
@@ -97,7 +99,9 @@ class Rule(Configurable, ABC, Generic[State]):
     def weigh(self, state: State, federation: Facts, round: Round) -> Weighing[State]: ...
 
     def merge(self, state: State, round: Round, weighing: Weighing[State]) -> StateDict:
-        """The new global model: by default the weighted mean of the client models."""
+        """The new global model: by default what `weigh` made, else the weighted mean of the client models."""
+        if weighing.model is not None:
+            return weighing.model
         names = round.clients
         models = [round.updates[name].model for name in names]
         return round.average(models, [weighing.weights[name] for name in names])
