@@ -19,6 +19,9 @@ Reputation starts at 0. α = 5 is the source's; with `decay` it grows, in spite 
 its class-imbalance split has κ = 1/6. Near uniform, a round multiplies relative deviations by 0.8 x coth x,
 x = α/N: above 1 for five clients, so that reputations run away from one another even when all are alike.
 
+With `sharpen = "share"` sinh is applied to ĉ_i, as the paper's text has it, and not to the reputation over and
+over, as the code has it: c_i ← 0.8 c_i + 0.2 sinh(α ĉ_i) / Σ_j sinh(α ĉ_j), which does not run away.
+
 Deviations of `paper`: clients send whole models, and the server clips and picks as they would; downloads are
 the largest values, never random ones; ties at a cut are kept; no pre-training. Buffers are averaged, and a
 client keeps its own. Weights are there equal over R, as they are used, and c is the standing. In both modes:
@@ -75,6 +78,8 @@ class Cffl(Rule[Reputable]):
     """Reputations as aggregation weights, or clipped uploads and rewards by reputation."""
     alpha: Annotated[float, Field(gt=0, le=100)] = 5.0
     """Sharpness of reputation."""
+    sharpen: Literal["reputation", "share"] = "reputation"
+    """What sinh is applied to: the reputation, again each round, or this round's share alone."""
     decay: bool = False
     """Let alpha grow to its double over the run."""
     fade: Annotated[float, Field(ge=0, lt=1)] = 0.8
@@ -101,11 +106,12 @@ class Cffl(Rule[Reputable]):
             held = math.fsum(known.of[name] for name in trusted)
             old = known.of if state.weights.of else dict.fromkeys(names, 0.0)
             alpha = self.alpha * (1 + (round.number - 1) / federation.rounds if self.decay else 1)
-            sharp = {
-                name: math.sinh(alpha * (self.fade * old[name] + (1 - self.fade) * held * contribution[name]))
-                for name in trusted
-            }
-            share = {name: held * part for name, part in normalised(sharp).items()}
+            sharp = {name: math.sinh(alpha * contribution[name]) for name in trusted}
+            new = contribution if self.sharpen == "reputation" else normalised(sharp)
+            mixed = {name: self.fade * old[name] + (1 - self.fade) * held * new[name] for name in trusted}
+            if self.sharpen == "reputation":
+                mixed = {name: math.sinh(alpha * value) for name, value in mixed.items()}
+            share = {name: held * part for name, part in normalised(mixed).items()}
             reputation = Weights({**known.of, **share})
             least = self.threshold / len(reputation.of)
             fallen = tuple(name for name in trusted if share[name] < least)
