@@ -34,11 +34,10 @@ def command(
     """
     given = {"dataset": dataset, "split": split, "clients": clients, "seed": seed}
     experiment = options.experiment_from(None, given, settings)
-    from celm.data.catalogue import datasets
-    from celm.federation.assembly import deal, resolve
+    from celm.federation.assembly import deal, load, resolve
 
     experiment = resolve(experiment)
-    data = datasets.build(experiment.dataset.name, experiment.dataset.options).load()
+    data = load(experiment)
     dealing = deal(experiment, data)
     counts = dealing.counts(data.train_labels.numpy(), len(data.classes))
     title = f"{experiment.dataset.name}, {experiment.split.name}, seed {experiment.split.seed}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 import torch
@@ -34,6 +34,15 @@ class Dataset:
     @property
     def shape(self) -> tuple[int, ...]:
         return tuple(self.train_inputs.shape[1:])
+
+    def limited(self, count: int) -> Dataset:
+        """The first `count` training samples of each class, in their order; the test set stays whole."""
+        of_class = [(self.train_labels == k).nonzero().view(-1)[:count] for k in range(len(self.classes))]
+        rows = torch.cat(of_class).sort().values
+        owners = None if self.owners is None else tuple(self.owners[row] for row in rows.tolist())
+        return replace(
+            self, train_inputs=self.train_inputs[rows], train_labels=self.train_labels[rows], owners=owners
+        )
 
 
 @dataclass(frozen=True)

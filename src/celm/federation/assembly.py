@@ -106,6 +106,13 @@ def optional_parts(experiment: Experiment) -> list[tuple[Choice, Registry[Any]]]
     return [(choice, registry) for choice, registry in parts if choice is not None]
 
 
+def load(experiment: Experiment) -> Dataset:
+    """The experiment's data, cut to `dataset.limit` training samples of each class."""
+    choice = experiment.dataset
+    dataset = datasets.build(choice.name, choice.options).load()
+    return dataset if choice.limit is None else dataset.limited(choice.limit)
+
+
 def deal(experiment: Experiment, dataset: Dataset) -> Dealing:
     """Deal a dataset as a resolved experiment says."""
     split = splits.build(experiment.split.name, experiment.split.options)
@@ -117,7 +124,7 @@ def deal(experiment: Experiment, dataset: Dataset) -> Dealing:
 def assemble(experiment: Experiment) -> Federation:
     """The federation of a resolved experiment."""
     seed = experiment.run.seed
-    dataset = datasets.build(experiment.dataset.name, experiment.dataset.options).load()
+    dataset = load(experiment)
     classes = len(dataset.classes)
     dealing = deal(experiment, dataset)
     if not any(len(rows) for rows in dealing.clients.values()):

@@ -50,6 +50,8 @@ class Choice(Table):
 
 class DatasetChoice(Choice):
     name: str = "digits"
+    limit: Annotated[int, Field(ge=1)] | None = None
+    """At most so many training samples of each class, the first ones; for quick trials."""
 
 
 class RuleChoice(Choice):

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from pydantic import Field
@@ -45,26 +45,35 @@ class Celm(Rule[Evidence]):
     state_type: ClassVar[type] = Evidence
 
     warmup: Annotated[int, Field(ge=1)] | None = None
-    """T_w, the rounds that are probed; by default 5 % of all, at least one."""
+    """T_w, the rounds that are probed; by default `fraction` of all, at least one."""
+    fraction: Annotated[float, Field(gt=0, le=1)] = 0.05
+    """T_w / T, where `warmup` does not say."""
     beta: Annotated[float, Field(ge=0, lt=1)] = 0.5
     """Smoothing factor of the weights."""
+    debias: bool = True
+    """Whether the global model's level is taken off; without it evidence is max(0, u)."""
+    share_by: Literal["class", "all"] = "class"
+    """Shares of each class, averaged, or one share of all evidence."""
+    warm_start: bool = True
+    """Whether a probe begins where the last one of the same model ended, or from noise again."""
 
     def local_heads(self, rounds: int) -> int:
-        return self.warmup or warmup_rounds(rounds)
+        return self.warmup or warmup_rounds(rounds, self.fraction)
 
     def init(self, federation: Facts) -> Evidence:
         return Evidence(Weights().knowing(federation.clients))
 
     def weigh(self, state: Evidence, federation: Facts, round: Round) -> Weighing[Evidence]:
-        if round.number > (self.warmup or warmup_rounds(federation.rounds)):
+        if round.number > self.local_heads(federation.rounds):
             weights = state.weights.knowing(round.clients)
             state = replace(state, weights=weights)
             return Weighing(state, weights=weights.among(round.clients), standing=weights.of)
 
         names = in_order(round.clients)
         models = [round.start, *(round.updates[name].model for name in names)]
-        starts = [start(federation, "", state.global_inputs)]
-        starts += [start(federation, name, state.inputs.get(name)) for name in names]
+        last = state if self.warm_start else Evidence()
+        starts = [start(federation, "", last.global_inputs)]
+        starts += [start(federation, name, last.inputs.get(name)) for name in names]
         how = federation.probe
         found = probe(
             Stack(federation.module, models),
@@ -75,8 +84,11 @@ class Celm(Rule[Evidence]):
             l2=how.l2,
             chunk=how.chunk,
         )
-        Q = evidence(found.logits[1:], found.logits[0])
-        score = dict(zip(names, scores(Q).tolist(), strict=True))
+        reference = found.logits[0] if self.debias else torch.zeros_like(found.logits[0])
+        Q = evidence(found.logits[1:], reference)
+        # All classes as one: the share of a client is then that of its evidence in everybody's.
+        counted = Q if self.share_by == "class" else Q.sum(dim=1, keepdim=True)
+        score = dict(zip(names, scores(counted).tolist(), strict=True))
         level = bias(found.logits[0])
         lost = unreadable(found.logits[1:]).tolist()
         weights = state.weights.smoothed(score, self.beta)
