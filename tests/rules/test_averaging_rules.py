@@ -6,21 +6,19 @@ from collections.abc import Mapping
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from celm.rules import rules
-from celm.rules.exchange import Delivery, Round, Update
+from celm.rules.exchange import Round
 from celm.rules.fedavg import FedAvg
 from celm.rules.rule import Facts
 from celm.rules.standalone import Standalone
+from rules import rounds
 
 START = {"w": torch.zeros(2), "seen": torch.tensor(0)}
 
 
 def facts(*clients: str) -> Facts:
-    return Facts(clients, 2, (1,), 10, 0, nn.Linear(1, 2), ())
+    return rounds.facts_of(nn.Linear(1, 2), clients)
 
 
 def state(*values: float, seen: int = 1) -> dict[str, Tensor]:
@@ -30,9 +28,7 @@ def state(*values: float, seen: int = 1) -> dict[str, Tensor]:
 def a_round(
     number: int, models: Mapping[str, dict[str, Tensor]], sizes: Mapping[str, int] | None = None
 ) -> Round:
-    sizes = sizes or {}
-    updates = {name: Update(model, 1, sizes.get(name, 1)) for name, model in models.items()}
-    return Round(number, 0.1, START, {name: Delivery(START) for name in models}, updates)
+    return rounds.a_round(START, models, number, sizes=sizes)
 
 
 def test_fedavg_is_the_plain_mean_whatever_sizes_are_said() -> None:
@@ -77,18 +73,6 @@ def test_fedavg_standing_is_over_all_clients_seen_by_their_last_size() -> None:
     assert list(second.standing) == ["a", "b", "c"]
 
 
-@given(st.dictionaries(st.text("abc123-", min_size=1), st.integers(0, 10**9), min_size=1), st.booleans())
-def test_fedavg_weights_are_on_the_simplex(sizes: dict[str, int], by_size: bool) -> None:
-    rule, federation = FedAvg(by_size=by_size), facts(*sizes)
-    before = rule.init(federation)
-    weighing = rule.weigh(before, federation, a_round(1, dict.fromkeys(sizes, START), sizes))
-    assert before.sizes == {}
-    for found in (weighing.weights, weighing.standing):
-        assert set(found) == set(sizes)
-        assert all(weight >= 0 for weight in found.values())
-        assert sum(found.values()) == pytest.approx(1)
-
-
 def test_alone_everybody_goes_on_from_its_own_model() -> None:
     rule, federation = Standalone(), facts("a", "b", "c")
     models = {"a": state(1, 1), "b": state(2, 2)}
@@ -107,9 +91,3 @@ def test_alone_everybody_goes_on_from_its_own_model() -> None:
     assert rule.deliver(later.state, START, "b").model["w"].tolist() == [2, 2]
     assert later.weights == {"c": 0.5, "a": 0.5}
     assert later.standing == pytest.approx(dict.fromkeys("abc", 1 / 3))
-
-
-@pytest.mark.parametrize("name", ["celm", "fedavg", "standalone"])
-def test_rules_are_built_by_name_with_their_defaults(name: str) -> None:
-    assert rules.build(name, {}) == rules.load(name)()
-    assert rules.summary(name)

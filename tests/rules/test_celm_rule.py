@@ -11,8 +11,9 @@ from torch import Tensor, nn
 
 from celm.base.randomness import generator
 from celm.rules.celm import Celm, Evidence
-from celm.rules.exchange import Delivery, Round, Update
+from celm.rules.exchange import Round
 from celm.rules.rule import Facts, ProbeSettings, Weighing
+from rules import rounds
 
 CLASSES, FEATURES, HIDDEN, SEED = 3, 4, 6, 11
 STEPS, LR, L2 = 6, 0.05, 1e-2
@@ -47,8 +48,7 @@ def facts(rounds: int = 100, clients: tuple[str, ...] = NAMES) -> Facts:
 
 
 def a_round(number: int, start: State, models: Mapping[str, State]) -> Round:
-    delivered = {name: Delivery(start) for name in models}
-    return Round(number, 0.1, start, delivered, {name: Update(m, 1, 1) for name, m in models.items()})
+    return rounds.a_round(start, models, number)
 
 
 # --- Algorithm 1, independently -----------------------------------------------------------------------------
@@ -151,11 +151,11 @@ def test_warm_up_is_as_long_as_local_heads(rounds: int, warmup: int | None, expe
 
 
 def play(
-    rule: Celm, rounds: Mapping[int, Mapping[str, State]], clients: tuple[str, ...] = NAMES
+    rule: Celm, history: Mapping[int, Mapping[str, State]], clients: tuple[str, ...] = NAMES
 ) -> tuple[Evidence, Weighing[Evidence]]:
     federation = facts(clients=clients)
     state = rule.init(federation)
-    for number, models in rounds.items():
+    for number, models in history.items():
         weighing = rule.weigh(state, federation, a_round(number, model(9, 0.1), models))
         state = weighing.state
     return state, weighing

@@ -2,35 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from torch import Tensor, nn
+from torch import Tensor
 
-from celm.base.errors import CelmError
-from celm.base.names import in_order
-from celm.federation.trees import pack, unpack
 from celm.method.weights import Weights
-from celm.rules.cffl import Cffl, Reputable
-from celm.rules.exchange import Delivery, Round, Update
-from celm.rules.rule import Facts, Weighing
+from celm.models.state import StateDict
+from celm.rules.cffl import Cffl
+from celm.rules.exchange import Round
+from rules import rounds
 
-
-class Net(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.w = nn.Parameter(torch.zeros(4))
-        self.register_buffer("mean", torch.zeros(1))
-
-
-FACTS = Facts(("a", "b"), 2, (1,), 10, 0, Net(), ())
+FACTS = rounds.facts_of(rounds.module_of(w=4))
 START = {"w": torch.zeros(4), "mean": torch.zeros(1)}
 
 
@@ -48,17 +34,11 @@ def a_round(
     sent: Mapping[str, dict[str, Tensor]] | None = None,
 ) -> Round:
     """Clients by name: the w they send."""
-    names = in_order(clients)
-    updates = {
-        name: Update(
-            {"w": torch.tensor(clients[name], dtype=torch.float32), "mean": torch.ones(1)},
-            1,
-            (sizes or {}).get(name, 1),
-        )
-        for name in names
+    models: dict[str, StateDict] = {
+        name: {"w": torch.tensor(w, dtype=torch.float32), "mean": torch.ones(1)}
+        for name, w in clients.items()
     }
-    delivered = {name: Delivery((sent or {}).get(name, start)) for name in names}
-    return Round(number, 0.1, start, delivered, updates, validate)
+    return rounds.a_round(start, models, number, sizes=sizes, sent=sent, validate=validate)
 
 
 def accuracies(**percent: float) -> dict[str, list[float]]:
@@ -215,81 +195,3 @@ def test_paper_mode_goes_on_from_own_models_and_the_removed_from_their_training_
     assert later.diagnostics["accuracy"] == {"a": 0.5, "b": 0.03}  # θ = 1: of the clients' own models
     assert rule.merge(weighing.state, second, later)["w"].tolist() == [50, 7, 0, 0]
     assert rule.deliver(later.state, merged, "b").model["w"].tolist() == [3, 0, 0, 0]
-
-
-def test_without_validation_data_it_says_so() -> None:
-    rule = Cffl()
-    with pytest.raises(CelmError, match="validation"):
-        rule.weigh(rule.init(FACTS), FACTS, replace(a_round(1, accuracies(a=1)), validate=None))
-    assert rule.needs.validation
-
-
-@pytest.mark.parametrize("mode", ["aggregation", "paper"])
-def test_its_state_survives_being_saved(mode: Any) -> None:
-    rule = Cffl(mode=mode, clip=100.0)
-    state = rule.weigh(rule.init(FACTS), FACTS, a_round(1, accuracies(a=90, b=70.5, c=1))).state
-    tensors: dict[str, Tensor] = {}
-    packed = json.loads(json.dumps(pack(state, "rule", tensors)))
-    again = unpack(packed, tensors, Cffl.state_type)
-    assert (again.parameters, again.weights, again.removed) == (
-        state.parameters,
-        state.weights,
-        state.removed,
-    )
-    assert list(again.models) == list(state.models) == ([] if mode == "aggregation" else list("abc"))
-    for name, model in state.models.items():
-        assert all(torch.equal(again.models[name][key], tensor) for key, tensor in model.items())
-
-
-value = st.sampled_from([0.0, 1.0, -1.0, 3e38, -3e38, 1e-45]) | st.floats(-10, 100, width=32)
-client = st.lists(value, min_size=4, max_size=4)
-rounds = st.lists(st.dictionaries(st.sampled_from("abcd"), client, min_size=1), min_size=1, max_size=5)
-
-
-@settings(max_examples=60, deadline=None)
-@given(
-    rounds, st.sampled_from(["aggregation", "paper"]), st.sampled_from([0.0, 1 / 3, 0.99]), st.integers(0, 3)
-)
-def test_weights_are_on_the_simplex(
-    history: list[dict[str, list[float]]], mode: Any, threshold: float, size: int
-) -> None:
-    rule = Cffl(mode=mode, threshold=threshold, theta=0.5)
-    state: Reputable = rule.init(FACTS)
-    seen: set[str] = set()
-    for number, clients in enumerate(history, 1):
-        round = a_round(number, clients, dict.fromkeys(clients, size))
-        weighing: Weighing[Reputable] = rule.weigh(state, FACTS, round)
-        assert all(bool(tensor.isfinite().all()) for tensor in rule.merge(state, round, weighing).values())
-        assert set(state.removed) <= set(weighing.state.removed)
-        state = weighing.state
-        seen |= set(clients)
-        assert weighing.scores is not None
-        for found, names in (
-            (weighing.weights, set(clients)),
-            (weighing.standing, seen),
-            (weighing.scores, set(clients)),
-        ):
-            assert set(found) == names
-            assert all(weight >= 0 for weight in found.values())
-            assert sum(found.values()) == pytest.approx(1)
-        assert all(weighing.standing[name] == 0 for name in state.removed)
-        json.dumps(dict(weighing.diagnostics), allow_nan=False)
-
-
-@settings(max_examples=30, deadline=None)
-@given(
-    st.permutations(["x1", "x2", "x10"]),
-    st.sampled_from(["aggregation", "paper"]),
-    st.lists(st.lists(st.integers(1, 100), min_size=3, max_size=3), min_size=1, max_size=3),
-)
-def test_names_and_their_order_do_not_matter(names: list[str], mode: Any, history: list[list[int]]) -> None:
-    rule = Cffl(mode=mode, clip=1000.0, theta=1.0)
-    here = there = rule.init(FACTS)
-    for number, percent in enumerate(history, 1):
-        values = [[float(v), 1, 2, 3] for v in percent]
-        one = rule.weigh(here, FACTS, a_round(number, dict(zip("abc", values, strict=True))))
-        other = rule.weigh(there, FACTS, a_round(number, dict(zip(names, values, strict=True))))
-        for name, new in zip("abc", names, strict=True):
-            assert other.weights[new] == pytest.approx(one.weights[name])
-            assert other.standing[new] == pytest.approx(one.standing[name])
-        here, there = one.state, other.state

@@ -1,131 +1,29 @@
-"""Games of coalitions, and what all rules on them have in common.
-
-Games with known answers and rounds with made-up validation data, which the tests of the single rules use too.
-"""
+"""What all rules on games of coalitions have in common."""
 
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Callable, Mapping, Sequence
-from itertools import permutations
-from typing import Any
+from collections.abc import Sequence
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import Tensor, nn
+from torch import Tensor
 
-from celm.base.errors import CelmError
-from celm.federation.trees import pack, unpack
 from celm.models.averaging import weighted_mean
 from celm.models.state import StateDict
 from celm.rules.coalitions import CoalitionRule, Game, Values, clamped, marginals, round_game
-from celm.rules.exchange import Delivery, Round, Update
+from celm.rules.exchange import Round
 from celm.rules.gtg_shapley import GtgShapley
 from celm.rules.leave_one_out import LeaveOneOut
-from celm.rules.rule import Facts
 from celm.rules.shapley import Shapley
 from celm.rules.tmc_shapley import TmcShapley
-
-Worth = Callable[[frozenset[int]], float]
-
-
-def members(coalition: int) -> frozenset[int]:
-    return frozenset(i for i in range(coalition.bit_length()) if coalition >> i & 1)
-
-
-def game_of(players: int, worth: Worth, batch: int = 64) -> Game:
-    return Game(players, lambda coalitions: [worth(members(coalition)) for coalition in coalitions], batch)
-
-
-def table_game(table: Sequence[float]) -> Game:
-    """A game by the worth of every coalition."""
-    return Game((len(table) - 1).bit_length(), lambda coalitions: [table[c] for c in coalitions])
-
-
-def additive(amounts: Sequence[float]) -> Game:
-    return game_of(len(amounts), lambda S: math.fsum(amounts[i] for i in S))
-
-
-def unanimity(players: int, needed: frozenset[int]) -> Game:
-    return game_of(players, lambda S: float(needed <= S))
-
-
-def airport(costs: Sequence[float]) -> Game:
-    return game_of(len(costs), lambda S: max((costs[i] for i in S), default=0.0))
-
-
-def airport_shares(costs: Sequence[float]) -> list[float]:
-    """Littlechild & Owen 1973, for costs in rising order: each piece of runway is shared by all who need it."""
-    shares, share, last = [], 0.0, 0.0
-    for i, cost in enumerate(costs):
-        share, last = share + (cost - last) / (len(costs) - i), cost
-        shares.append(share)
-    return shares
-
-
-def glove(left: int, right: int) -> Game:
-    return game_of(left + right, lambda S: float(min(sum(i < left for i in S), sum(i >= left for i in S))))
-
-
-def majority(players: int) -> Game:
-    return game_of(players, lambda S: float(len(S) > players / 2))
-
-
-def by_all_orders(game: Game) -> list[float]:
-    """Shapley's value from its other definition: the mean of what a player adds, over all N! orders."""
-    added: list[list[float]] = [[] for _ in range(game.players)]
-    for order in permutations(range(game.players)):
-        coalition = 0
-        for player in order:
-            before, after = game.values([coalition, coalition | 1 << player])
-            added[player].append(after - before)
-            coalition |= 1 << player
-    return [math.fsum(values) / len(values) for values in added]
-
-
-SAMPLES = 1000
-START = {"hits": torch.full((2,), 100.0), "steps": torch.tensor(0)}
-
-
-def validate(models: Sequence[StateDict]) -> list[Tensor]:
-    """Models that say how many of 1000 samples of each of two classes they get right."""
-    counts = []
-    for model in models:
-        right = [min(SAMPLES, max(0, round(float(hits)))) for hits in model["hits"]]
-        counts.append(torch.tensor([[right[0], SAMPLES - right[0]], [SAMPLES - right[1], right[1]]]))
-    return counts
-
-
-def facts(seed: int = 1) -> Facts:
-    return Facts(("a",), 2, (1,), 5, seed, nn.Identity(), ())
-
-
-def round_of(hits: Mapping[str, Sequence[float]], number: int = 1, **other: Any) -> Round:
-    updates = {
-        name: Update(
-            {"hits": torch.tensor(list(right), dtype=torch.float32), "steps": torch.tensor(3)}, 3, 10
-        )
-        for name, right in hits.items()
-    }
-    delivered = dict.fromkeys(hits, Delivery(START))
-    return Round(number, 0.1, START, delivered, updates, **{"validate": validate, **other})
-
+from rules.games import airport, facts, round_of, validate
+from rules.rounds import on_simplex
 
 RULES: list[CoalitionRule] = [LeaveOneOut(), Shapley(), TmcShapley(), GtgShapley()]
 EVERY_RULE = pytest.mark.parametrize("rule", RULES, ids=lambda rule: type(rule).__name__)
-HITS = st.dictionaries(
-    st.sampled_from([f"client-{i}" for i in range(12)]),
-    st.tuples(st.integers(-100, 1100), st.integers(-100, 1100)),
-    min_size=1,
-    max_size=4,
-)
-
-
-def on_simplex(weights: Mapping[str, float]) -> bool:
-    return min(weights.values()) >= 0 and math.isclose(math.fsum(weights.values()), 1, abs_tol=1e-12)
 
 
 def test_a_coalition_is_asked_for_once_and_in_batches() -> None:
@@ -208,13 +106,6 @@ def test_values_add_up_absent_keep_theirs_and_newcomers_start_at_the_mean() -> N
 
 
 @EVERY_RULE
-def test_a_rule_without_validation_data_says_so(rule: CoalitionRule) -> None:
-    assert rule.needs.validation
-    with pytest.raises(CelmError, match="validation data"):
-        rule.weigh(rule.init(facts()), facts(), round_of({"a": (1, 1)}, validate=None))
-
-
-@EVERY_RULE
 def test_a_client_alone_has_all_the_gain(rule: CoalitionRule) -> None:
     weighing = rule.weigh(rule.init(facts()), facts(), round_of({"a": (500, 700)}))
     assert weighing.weights == weighing.standing == weighing.scores == {"a": 1.0}
@@ -254,23 +145,6 @@ def test_a_round_without_gain_counts_all_the_same(rule: CoalitionRule) -> None:
 
 
 @EVERY_RULE
-@given(first=HITS, second=HITS)
-def test_whatever_clients_send_weights_are_on_the_simplex_and_the_record_is_json(
-    rule: CoalitionRule, first: dict[str, tuple[int, int]], second: dict[str, tuple[int, int]]
-) -> None:
-    state = rule.init(facts())
-    for number, hits in enumerate((first, second), start=1):
-        weighing = rule.weigh(state, facts(), round_of(hits, number))
-        assert set(weighing.weights) == set(hits)
-        assert set(weighing.standing) == set(hits) | set(state.of)
-        assert on_simplex(weighing.weights)
-        assert on_simplex(weighing.standing)
-        assert weighing.scores is None or on_simplex(weighing.scores)
-        json.dumps(dict(weighing.diagnostics), allow_nan=False)
-        state = weighing.state
-
-
-@EVERY_RULE
 def test_absent_clients_keep_their_value_and_late_ones_are_known(rule: CoalitionRule) -> None:
     first = rule.weigh(rule.init(facts()), facts(), round_of({"a": (900, 900), "b": (300, 300)}))
     second = rule.weigh(first.state, facts(), round_of({"b": (700, 700), "c": (800, 800)}, 2))
@@ -279,17 +153,6 @@ def test_absent_clients_keep_their_value_and_late_ones_are_known(rule: Coalition
     assert second.state.of["c"] == mean + second.diagnostics["values"]["c"]
     assert set(second.weights) == {"b", "c"}
     assert set(second.standing) == {"a", "b", "c"}
-
-
-@EVERY_RULE
-def test_state_survives_being_saved_and_a_round_is_a_function_of_it(rule: CoalitionRule) -> None:
-    clients = {"a": (900, 100), "b": (300, 300), "c": (100, 800), "d": (0, 500)}
-    state = rule.weigh(rule.init(facts()), facts(), round_of(clients)).state
-    tensors: dict[str, Tensor] = {}
-    restored = unpack(json.loads(json.dumps(pack(state, "rule", tensors))), tensors, rule.state_type)
-    assert restored == state
-    again = round_of(clients, 2)
-    assert rule.weigh(restored, facts(), again) == rule.weigh(state, facts(), again)
 
 
 def test_order_of_arrival_does_not_matter() -> None:

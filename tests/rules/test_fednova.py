@@ -2,32 +2,17 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from torch import Tensor, nn
+from torch import Tensor
 
-from celm.federation.trees import pack, unpack
-from celm.rules.exchange import Delivery, Round, Update
+from celm.rules.exchange import Round
 from celm.rules.fedavg import FedAvg
 from celm.rules.fednova import FedNova, Portions, accumulated
-from celm.rules.rule import Facts, Weighing
+from celm.rules.rule import Weighing
+from rules import rounds
 
-
-class Net(nn.Module):
-    """Two parameters, a floating and an integer buffer."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.w = nn.Parameter(torch.zeros(2))
-        self.register_buffer("mean", torch.zeros(1))
-        self.register_buffer("seen", torch.tensor(0))
-
-
-FACTS = Facts(("a", "b", "c"), 2, (1,), 10, 0, Net(), ())
+FACTS = rounds.facts_of(rounds.module_of(w=2), clients="abc")
 START = {"w": torch.tensor([1.0, -1.0]), "mean": torch.tensor([7.0]), "seen": torch.tensor(0)}
 
 
@@ -41,8 +26,8 @@ def model(*w: float, mean: float = 0.0, seen: int = 0) -> dict[str, Tensor]:
 
 def a_round(*, number: int = 1, **clients: tuple[dict[str, Tensor], int, int]) -> Round:
     """Clients by name: model, steps, size."""
-    updates = {name: Update(sent, steps, size) for name, (sent, steps, size) in sorted(clients.items())}
-    return Round(number, 0.1, START, dict.fromkeys(updates, Delivery(START)), updates)
+    models, steps, sizes = ({name: clients[name][i] for name in sorted(clients)} for i in range(3))
+    return rounds.a_round(START, models, number, steps=steps, sizes=sizes)
 
 
 def run(
@@ -113,9 +98,7 @@ def test_who_took_no_step_counts_for_nothing() -> None:
 
 
 def test_changes_are_against_what_was_delivered() -> None:
-    own = model(10, 10)
-    update = Update(model(12, 10), 2, 1)
-    round = Round(1, 0.1, START, {"a": Delivery(own)}, {"a": update})
+    round = rounds.a_round(START, {"a": model(12, 10)}, steps={"a": 2}, sent={"a": model(10, 10)})
     assert run(FedNova(), round)[1]["w"].tolist() == pytest.approx([3, -1])
 
 
@@ -125,43 +108,3 @@ def test_who_is_away_keeps_its_part_and_who_comes_late_gets_one() -> None:
     second, _ = run(rule, a_round(number=2, c=(model(0, 0), 1, 5), b=(model(0, 0), 1, 3)), first.state)
     assert second.weights == pytest.approx({"b": 3 / 8, "c": 5 / 8})
     assert second.standing == pytest.approx({"a": 0.2, "b": 0.3, "c": 0.5})
-
-
-def test_its_state_survives_being_saved() -> None:
-    weighing, _ = run(FedNova(by_size=True), a_round(a=(model(0, 0), 1, 3), b=(model(0, 0), 1, 7)))
-    tensors: dict[str, Tensor] = {}
-    packed = json.loads(json.dumps(pack(weighing.state, "rule", tensors)))
-    assert unpack(packed, tensors, FedNova.state_type) == weighing.state
-
-
-value = st.sampled_from([0.0, 1.0, -1.0, 3e38, -3e38, 1e-45]) | st.floats(-10, 10, width=32)
-client = st.tuples(st.lists(value, min_size=2, max_size=2), st.integers(0, 1000), st.integers(0, 10**9))
-
-
-@settings(max_examples=60, deadline=None)
-@given(
-    st.dictionaries(st.sampled_from("abcdef"), client, min_size=1), st.booleans(), st.sampled_from([0.0, 0.9])
-)
-def test_weights_are_on_the_simplex(
-    clients: dict[str, tuple[list[float], int, int]], by_size: bool, momentum: float
-) -> None:
-    round = a_round(**{name: (model(*w), steps, size) for name, (w, steps, size) in clients.items()})
-    weighing, _ = run(FedNova(by_size=by_size, momentum=momentum), round)
-    for found in (weighing.weights, weighing.standing):
-        assert set(found) == set(clients)
-        assert all(weight >= 0 for weight in found.values())
-        assert sum(found.values()) == pytest.approx(1)
-    json.dumps(dict(weighing.diagnostics), allow_nan=False)
-
-
-@settings(max_examples=30, deadline=None)
-@given(st.permutations("xyz"))
-def test_names_and_their_order_do_not_matter(names: list[str]) -> None:
-    clients = [(model(3, 2, mean=1), 2, 5), (model(-1, 0, mean=2), 3, 9), (model(0, 9, mean=3), 9, 1)]
-    rule = FedNova(by_size=True)
-    weighing, merged = run(rule, a_round(**dict(zip("abc", clients, strict=True))))
-    again, same = run(rule, a_round(**dict(zip(names, clients, strict=True))))
-    for name, new in zip("abc", names, strict=True):
-        assert again.weights[new] == pytest.approx(weighing.weights[name])
-    torch.testing.assert_close(same["w"], merged["w"])
-    torch.testing.assert_close(same["mean"], merged["mean"])

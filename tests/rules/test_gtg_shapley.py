@@ -4,36 +4,27 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from celm.rules.coalitions import Game, Values
 from celm.rules.gtg_shapley import GtgShapley, change, guided
 from celm.rules.shapley import shapley
-from rules.test_coalitions import (
+from rules.games import (
+    A_FEW_GAMES,
     additive,
     airport,
     airport_shares,
+    draw,
     facts,
     game_of,
     glove,
-    majority,
     round_of,
     table_game,
-    unanimity,
 )
 
 
-def draw(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
-
-
-@pytest.mark.parametrize(
-    "game",
-    [airport([0.1, 0.2, 0.5, 0.6]), glove(2, 3), unanimity(4, frozenset({0, 2})), majority(5)],
-    ids=["airport", "glove", "unanimity", "majority"],
-)
+@A_FEW_GAMES
 def test_many_orders_come_to_the_exact_values(game: Game) -> None:
     """Worth is at most 2, so with 2000 orders a standard error is at most 1 / √2000 = .022."""
     rule = GtgShapley(tolerance=0, convergence=0, minimum=2000, permutations=2000)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from celm.rules.coalitions import Game, Values
 from celm.rules.leave_one_out import LeaveOneOut, leave_one_out
-from rules.test_coalitions import additive, airport, facts, majority, members, round_of, table_game, unanimity
+from rules.games import additive, airport, facts, majority, members, round_of, table_game, unanimity
 
 
 @pytest.mark.parametrize(

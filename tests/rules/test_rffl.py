@@ -2,66 +2,26 @@
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from torch import Tensor, nn
 
-from celm.base.names import in_order
-from celm.federation.trees import pack, unpack
-from celm.rules.exchange import Delivery, Round, Update
-from celm.rules.rffl import Reputable, Rffl
-from celm.rules.rule import Facts, Weighing
+from celm.rules.rffl import Rffl
+from rules.rounds import Federation, facts_of, module_of
 
-
-class Net(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.w = nn.Parameter(torch.zeros(3))
-        self.register_buffer("mean", torch.zeros(1))
-
-
-FACTS = Facts(("a", "b"), 2, (1,), 100, 0, Net(), ())
 START = {"w": torch.tensor([1.0, 2.0, 3.0]), "mean": torch.zeros(1)}
 
 
-class Federation:
-    """Plays rounds; clients are given as changes of w to whatever they are delivered."""
-
-    def __init__(self, rule: Rffl) -> None:
-        self.rule = rule
-        self.state = rule.init(FACTS)
-        self.model = START
-        self.number = 0
-
-    def delivered(self, client: str) -> dict[str, Tensor]:
-        return self.rule.deliver(self.state, self.model, client).model
-
-    def play(
-        self, changes: Mapping[str, list[float]], sizes: Mapping[str, int] | None = None
-    ) -> Weighing[Reputable]:
-        self.number += 1
-        sent = {name: Delivery(self.delivered(name)) for name in in_order(changes)}
-        updates = {}
-        for name, delivery in sent.items():
-            step = torch.tensor(changes[name], dtype=torch.float32)
-            after = {"w": torch.nan_to_num(delivery.model["w"] + step), "mean": delivery.model["mean"] + 1}
-            updates[name] = Update(after, 1, (sizes or {}).get(name, 1))
-        round = Round(self.number, 0.1, self.model, sent, updates)
-        weighing = self.rule.weigh(self.state, FACTS, round)
-        self.model = self.rule.merge(self.state, round, weighing)
-        self.state = weighing.state
-        return weighing
+def federation_of(**settings: Any) -> Federation:
+    """Clients are changes of w to whatever they are delivered."""
+    return Federation(Rffl(**settings), facts_of(module_of(w=3), rounds=100), START)
 
 
 def test_a_round_by_hand() -> None:
-    federation = Federation(Rffl())
+    federation = federation_of()
     weighing = federation.play({"a": [3, 4, 0], "b": [0, 0, 0.2]})
     # Shortened to 1/2 where longer: [.3, .4, 0] and [0, 0, .2]; u = [.15, .2, .1].
     norm = math.sqrt(0.0725)
@@ -84,7 +44,7 @@ def test_reputations_and_removal_over_rounds_follow_the_formulas() -> None:
     rng = np.random.default_rng(3)
     common = rng.normal(size=3)
     sizes = {"a": 1, "b": 2, "c": 3, "d": 4}
-    federation = Federation(Rffl(alpha=0.5, patience=3))
+    federation = federation_of(alpha=0.5, patience=3)
     trusted, r = list("abcd"), dict.fromkeys("abcd", 0.0)
     for number in range(1, 9):
         delta = {i: common + 0.5 * rng.normal(size=3) for i in "abcd"}
@@ -108,7 +68,7 @@ def test_reputations_and_removal_over_rounds_follow_the_formulas() -> None:
 
 
 def test_removal_waits_and_is_for_good() -> None:
-    federation = Federation(Rffl(alpha=0.5))
+    federation = federation_of(alpha=0.5)
     good, bad = [1.0, 1.0, 0.0], [-1.0, -1.0, 0.0]
     for number in range(1, 12):
         weighing = federation.play({"a": good, "b": good, "c": bad})
@@ -137,7 +97,7 @@ def test_removal_waits_and_is_for_good() -> None:
 
 
 def test_clients_that_are_alike_stay_equal() -> None:
-    federation = Federation(Rffl(patience=0))
+    federation = federation_of(patience=0)
     for _ in range(5):
         weighing = federation.play({key: [1.0, -2.0, 0.5] for key in "abc"})
         assert weighing.weights == pytest.approx(dict.fromkeys("abc", 1 / 3))
@@ -145,75 +105,10 @@ def test_clients_that_are_alike_stay_equal() -> None:
 
 
 def test_who_is_away_keeps_reputation_and_model_and_who_comes_late_starts_at_the_mean() -> None:
-    federation = Federation(Rffl(patience=0))
+    federation = federation_of(patience=0)
     first = federation.play({"a": [3, 4, 0], "b": [0, 0, 0.2]})
     own = federation.delivered("a")
     second = federation.play({"b": [0, 0, 2], "c": [0, 0, 1]})
     assert second.standing["a"] == pytest.approx(first.standing["a"] * 2 / 3)
     assert second.weights == pytest.approx({"b": 4 / 11, "c": 7 / 11}, abs=1e-6)  # 2/7 : 1/2
     assert federation.delivered("a") is own
-
-
-def test_its_state_survives_being_saved() -> None:
-    federation = Federation(Rffl(alpha=0.1, patience=0))
-    state = federation.play({"a": [3, 4, 0.1], "b": [3, 4, 0], "c": [-3, 0.1, 0]}).state
-    assert state.removed == ("c",)
-    tensors: dict[str, Tensor] = {}
-    packed = json.loads(json.dumps(pack(state, "rule", tensors)))
-    again = unpack(packed, tensors, Rffl.state_type)
-    assert (again.parameters, again.weights, again.removed) == (
-        state.parameters,
-        state.weights,
-        state.removed,
-    )
-    assert list(again.models) == list(state.models)
-    for name, model in state.models.items():
-        assert all(torch.equal(again.models[name][key], tensor) for key, tensor in model.items())
-
-
-value = st.sampled_from([0.0, 1.0, -1.0, 3e38, -3e38, 1e-45]) | st.floats(-10, 10, width=32)
-step = st.lists(value, min_size=3, max_size=3)
-rounds = st.lists(st.dictionaries(st.sampled_from("abcd"), step, min_size=1), min_size=1, max_size=5)
-
-
-@settings(max_examples=60, deadline=None)
-@given(rounds, st.sampled_from([0.0, 0.5, 0.95]), st.sampled_from([0.0, 0.5]))
-def test_weights_are_on_the_simplex(
-    history: list[dict[str, list[float]]], alpha: float, gamma: float
-) -> None:
-    federation = Federation(Rffl(alpha=alpha, gamma=gamma, patience=0))
-    seen: set[str] = set()
-    removed: set[str] = set()
-    for changes in history:
-        weighing = federation.play(changes)
-        seen |= set(changes)
-        assert weighing.scores is not None
-        for found, clients in (
-            (weighing.weights, set(changes)),
-            (weighing.standing, seen),
-            (weighing.scores, set(changes)),
-        ):
-            assert set(found) == clients
-            assert all(weight >= 0 for weight in found.values())
-            assert sum(found.values()) == pytest.approx(1)
-        if set(changes) - removed:
-            assert all(weighing.weights[name] == 0 for name in removed & set(changes))
-        assert removed <= set(weighing.state.removed)
-        removed = set(weighing.state.removed)
-        assert all(weighing.standing[name] == 0 for name in removed)
-        json.dumps(dict(weighing.diagnostics), allow_nan=False)
-
-
-@settings(max_examples=30, deadline=None)
-@given(st.permutations(["x1", "x2", "x10"]), st.integers(0, 10**6))
-def test_names_and_their_order_do_not_matter(names: list[str], seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    here, there = Federation(Rffl()), Federation(Rffl())
-    for _ in range(3):
-        changes = rng.normal(size=(3, 3)).tolist()
-        one = here.play(dict(zip("abc", changes, strict=True)))
-        other = there.play(dict(zip(names, changes, strict=True)))
-        for name, new in zip("abc", names, strict=True):
-            assert other.weights[new] == pytest.approx(one.weights[name], abs=1e-5)
-            assert other.standing[new] == pytest.approx(one.standing[name], abs=1e-5)
-        torch.testing.assert_close(there.model["w"], here.model["w"], rtol=1e-4, atol=1e-4)

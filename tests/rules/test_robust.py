@@ -24,6 +24,7 @@ from celm.rules.robust.combine import Combine
 from celm.rules.robust.krum import Krum
 from celm.rules.robust.median import Median
 from celm.rules.robust.trimmed_mean import TrimmedMean
+from rules.rounds import a_round
 
 
 def states_of(clients: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> list[StateDict]:
@@ -43,11 +44,11 @@ def round_of(steps: Mapping[str, Sequence[float]], start: Sequence[float] | None
     """Clients that moved by `steps` from `start`, and counted 7 batches."""
     origin = torch.zeros(len(next(iter(steps.values())))) if start is None else torch.tensor(start)
     delivered = {"w": origin, "count": torch.tensor(0)}
-    updates = {
-        name: Update({"w": origin + torch.tensor(list(step)), "count": torch.tensor(7)}, steps=1, size=1)
+    models: dict[str, StateDict] = {
+        name: {"w": origin + torch.tensor(list(step)), "count": torch.tensor(7)}
         for name, step in steps.items()
     }
-    return Round(1, 0.1, delivered, dict.fromkeys(steps, Delivery(delivered)), updates)
+    return a_round(delivered, models)
 
 
 def stacked(states: Sequence[StateDict], name: str) -> np.ndarray:

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from celm.base.names import in_order
 from celm.base.registry import build
-from celm.federation.trees import pack, unpack
-from celm.rules.exchange import Delivery, Round, Update
-from celm.rules.rule import Facts, Weighing
-from celm.rules.shapfed import ShapFed, Similarities
+from celm.rules.rule import Facts
+from celm.rules.shapfed import ShapFed
+from rules.rounds import Federation, a_round
 
 
 class Net(nn.Module):
@@ -40,9 +35,9 @@ START = {
 }
 
 
-def model(before: Mapping[str, Tensor], change: np.ndarray) -> dict[str, Tensor]:
+def model(before: Mapping[str, Tensor], change: Any) -> dict[str, Tensor]:
     """`change` is `[K, d + 1]`: weight and bias of each class; body and buffer go up by one."""
-    step = torch.tensor(change, dtype=torch.float32)
+    step = torch.tensor(np.array(change), dtype=torch.float32)
     return {
         "body": before["body"] + 1,
         "head.weight": torch.nan_to_num(before["head.weight"] + step[:, :2]),
@@ -51,43 +46,25 @@ def model(before: Mapping[str, Tensor], change: np.ndarray) -> dict[str, Tensor]
     }
 
 
-class Federation:
-    """Plays rounds; clients are given as changes of the head they are delivered."""
-
-    def __init__(self, rule: ShapFed) -> None:
-        self.rule = rule
-        self.state = rule.init(FACTS)
-        self.model = START
-        self.number = 0
-
-    def delivered(self, client: str) -> dict[str, Tensor]:
-        return self.rule.deliver(self.state, self.model, client).model
-
-    def play(self, changes: Mapping[str, Any]) -> Weighing[Similarities]:
-        self.number += 1
-        sent = {name: Delivery(self.delivered(name)) for name in in_order(changes)}
-        updates = {name: Update(model(sent[name].model, np.array(changes[name])), 1, 1) for name in sent}
-        round = Round(self.number, 0.1, self.model, sent, updates)
-        weighing = self.rule.weigh(self.state, FACTS, round)
-        self.model = self.rule.merge(self.state, round, weighing)
-        self.state = weighing.state
-        return weighing
+def federation_of(**settings: Any) -> Federation:
+    """Clients are changes of the head they are delivered."""
+    return Federation(build(ShapFed, settings, "rule", "shapfed"), FACTS, START, model)
 
 
 def test_a_round_by_hand() -> None:
     # Class 0: [1, 0, 0] and [0, 1, 0] against their mean, cos 45°. Class 1: alike, and zero for b.
     changes = {"a": [[1, 0, 0], [0, 0, 2]], "b": [[0, 1, 0], [0, 0, 0]]}
-    weighing = Federation(ShapFed()).play(changes)
+    weighing = federation_of().play(changes)
     edge = (1 + 2**-0.5) / 2
     assert weighing.diagnostics["similarity"]["a"] == pytest.approx([edge, 1])
     assert weighing.diagnostics["similarity"]["b"] == pytest.approx([edge, 0.5])
     total = 2 * edge + 1.5
     assert weighing.weights == pytest.approx({"a": (edge + 1) / total, "b": (edge + 0.5) / total})
     assert weighing.standing == weighing.scores == weighing.weights
-    raw = Federation(ShapFed(similarity="raw")).play(changes)
+    raw = federation_of(similarity="raw").play(changes)
     assert raw.diagnostics["similarity"]["b"] == pytest.approx([2**-0.5, 0])
     assert raw.weights["b"] == pytest.approx(2**-0.5 / (2 * 2**-0.5 + 1))
-    soft = Federation(ShapFed(normalise="softmax")).play(changes)
+    soft = federation_of(normalise="softmax").play(changes)
     assert soft.weights["b"] == pytest.approx(1 / (1 + np.exp(0.25)))
 
 
@@ -100,7 +77,7 @@ def unit(vectors: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize("normalise", ["sum", "softmax"])
 def test_weights_over_rounds_follow_the_formulas(similarity: Any, normalise: Any) -> None:
     rng = np.random.default_rng(5)
-    federation = Federation(ShapFed(similarity=similarity, normalise=normalise))
+    federation = federation_of(similarity=similarity, normalise=normalise)
     weights, gamma = np.full(3, 1 / 3), np.zeros(3)
     for number in range(6):
         gradient = rng.normal(size=(3, 2, 3)) + 0.5
@@ -123,7 +100,7 @@ def test_weights_over_rounds_follow_the_formulas(similarity: Any, normalise: Any
 
 
 def test_clients_that_are_alike_have_similarity_one_and_stay_equal() -> None:
-    federation = Federation(ShapFed())
+    federation = federation_of()
     for _ in range(4):
         weighing = federation.play({key: [[1, 2, 3], [-4, 5, 6]] for key in "abc"})
         assert weighing.diagnostics["similarity"]["b"] == pytest.approx([1, 1])
@@ -132,25 +109,25 @@ def test_clients_that_are_alike_have_similarity_one_and_stay_equal() -> None:
 
 def test_raw_cosines_below_the_floor_count_as_the_floor() -> None:
     step = np.array([[1.0, 2, 3], [-4, 5, 6]])
-    weighing = Federation(ShapFed(similarity="raw", floor=0.01)).play({"a": step, "b": step, "c": -step})
+    weighing = federation_of(similarity="raw", floor=0.01).play({"a": step, "b": step, "c": -step})
     assert weighing.diagnostics["similarity"]["c"] == pytest.approx([-1, -1])
     assert weighing.weights == pytest.approx({"a": 1 / 2.01, "b": 1 / 2.01, "c": 0.01 / 2.01})
-    assert Federation(ShapFed()).play({"a": step, "b": step, "c": -step}).weights["c"] < 1e-3
+    assert federation_of().play({"a": step, "b": step, "c": -step}).weights["c"] < 1e-3
 
 
 def test_changes_are_against_what_was_delivered() -> None:
     rule = ShapFed()
     other = {**START, "head.weight": torch.full((2, 2), 9.0)}
     change = np.array([[1.0, 2, 3], [-4, 5, 6]])
-    sent = {"a": Delivery(START), "b": Delivery(other)}
-    updates = {name: Update(model(delivery.model, change), 1, 1) for name, delivery in sent.items()}
-    weighing = rule.weigh(rule.init(FACTS), FACTS, Round(1, 0.1, START, sent, updates))
+    sent = {"a": START, "b": other}
+    round = a_round(START, {name: model(start, change) for name, start in sent.items()}, sent=sent)
+    weighing = rule.weigh(rule.init(FACTS), FACTS, round)
     assert weighing.diagnostics["similarity"]["b"] == pytest.approx([1, 1], abs=1e-5)
 
 
 def test_personal_models_mix_by_contribution() -> None:
     changes = {"a": [[1, 0, 0], [0, 0, 2]], "b": [[0, 1, 0], [0, 0, 0]]}
-    federation = Federation(build(ShapFed, {"personal": True}, "rule", "shapfed"))
+    federation = federation_of(personal=True)
     assert federation.rule.personal
     assert not ShapFed().personal
     weighing = federation.play(changes)
@@ -165,13 +142,13 @@ def test_personal_models_mix_by_contribution() -> None:
     assert federation.delivered("b")["mean"].tolist() == [1.0]  # its own buffer
     assert federation.delivered("new") is federation.model
     assert set(weighing.state.models) == {"a", "b"}
-    plain = Federation(ShapFed())
+    plain = federation_of()
     assert plain.play(changes).state.models == {}
     assert plain.delivered("b") is plain.model
 
 
 def test_who_is_away_keeps_its_similarity_and_who_comes_late_starts_with_its_own() -> None:
-    federation = Federation(ShapFed())
+    federation = federation_of()
     first = federation.play({"a": [[1, 0, 0], [0, 0, 2]], "b": [[0, 1, 0], [0, 0, 0]]})
     gamma = np.mean(first.diagnostics["similarity"]["a"])
     second = federation.play({"b": [[1, 1, 1], [1, 1, 1]], "c": [[1, 1, 1], [1, 1, 1]]})
@@ -180,60 +157,3 @@ def test_who_is_away_keeps_its_similarity_and_who_comes_late_starts_with_its_own
     assert second.standing == pytest.approx(
         {"a": gamma / (gamma + b + 1), "b": b / (gamma + b + 1), "c": 1 / (gamma + b + 1)}
     )
-
-
-@pytest.mark.parametrize("personal", [False, True])
-def test_its_state_survives_being_saved(personal: bool) -> None:
-    federation = Federation(ShapFed(personal=personal))
-    state = federation.play({"a": [[1, 0.1, 0], [0, 0, 2]], "b": [[0, 1, 0], [0, 0.7, 0]]}).state
-    tensors: dict[str, Tensor] = {}
-    packed = json.loads(json.dumps(pack(state, "rule", tensors)))
-    again = unpack(packed, tensors, ShapFed.state_type)
-    assert again.parameters == state.parameters
-    assert list(again.of) == list(state.of)
-    assert all(torch.equal(again.of[name], values) for name, values in state.of.items())
-    for name, own in state.models.items():
-        assert all(torch.equal(again.models[name][key], tensor) for key, tensor in own.items())
-
-
-value = st.sampled_from([0.0, 1.0, -1.0, 3e38, -3e38, 1e-45]) | st.floats(-10, 10, width=32)
-head = st.lists(st.lists(value, min_size=3, max_size=3), min_size=2, max_size=2)
-rounds = st.lists(st.dictionaries(st.sampled_from("abcd"), head, min_size=1), min_size=1, max_size=4)
-
-
-@settings(max_examples=60, deadline=None)
-@given(rounds, st.sampled_from(["half", "raw"]), st.sampled_from(["sum", "softmax"]), st.booleans())
-def test_weights_are_on_the_simplex(
-    history: list[dict[str, Any]], similarity: Any, normalise: Any, personal: bool
-) -> None:
-    federation = Federation(ShapFed(similarity=similarity, normalise=normalise, personal=personal))
-    seen: set[str] = set()
-    for changes in history:
-        weighing = federation.play(changes)
-        seen |= set(changes)
-        assert weighing.scores is not None
-        for found, clients in (
-            (weighing.weights, set(changes)),
-            (weighing.standing, seen),
-            (weighing.scores, set(changes)),
-        ):
-            assert set(found) == clients
-            assert all(weight >= 0 for weight in found.values())
-            assert sum(found.values()) == pytest.approx(1)
-        json.dumps(dict(weighing.diagnostics), allow_nan=False)
-
-
-@settings(max_examples=30, deadline=None)
-@given(st.permutations(["x1", "x2", "x10"]), st.integers(0, 10**6))
-def test_names_and_their_order_do_not_matter(names: list[str], seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    here, there = Federation(ShapFed()), Federation(ShapFed())
-    for _ in range(3):
-        changes = rng.normal(size=(3, 2, 3))
-        one = here.play(dict(zip("abc", changes, strict=True)))
-        other = there.play(dict(zip(names, changes, strict=True)))
-        for name, new in zip("abc", names, strict=True):
-            assert other.weights[new] == pytest.approx(one.weights[name], abs=1e-5)
-        torch.testing.assert_close(
-            there.model["head.weight"], here.model["head.weight"], rtol=1e-4, atol=1e-4
-        )

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from celm.base.errors import CelmError
 from celm.rules.coalitions import Game, Values
 from celm.rules.shapley import Shapley, shapley
-from rules.test_coalitions import (
+from rules.games import (
     additive,
     airport,
     airport_shares,

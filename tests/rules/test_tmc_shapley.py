@@ -4,35 +4,26 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from celm.rules.coalitions import Game, Values
 from celm.rules.shapley import shapley
 from celm.rules.tmc_shapley import NINETY_PERCENT, TmcShapley
-from rules.test_coalitions import (
+from rules.games import (
+    A_FEW_GAMES,
     additive,
     airport,
     airport_shares,
+    draw,
     facts,
     glove,
-    majority,
     round_of,
     table_game,
-    unanimity,
 )
 
 
-def draw(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
-
-
-@pytest.mark.parametrize(
-    "game",
-    [airport([0.1, 0.2, 0.5, 0.6]), glove(2, 3), unanimity(4, frozenset({0, 2})), majority(5)],
-    ids=["airport", "glove", "unanimity", "majority"],
-)
+@A_FEW_GAMES
 def test_values_are_within_four_standard_errors_of_the_exact_ones(game: Game) -> None:
     found = TmcShapley(permutations=2000, tolerance=0, precision=0).estimate(game, draw())
     exact = np.array(shapley(game))

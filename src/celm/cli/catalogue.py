@@ -28,6 +28,7 @@ class Kind(StrEnum):
     datasets = "datasets"
     models = "models"
     attacks = "attacks"
+    studies = "studies"
 
 
 CATALOGUES: dict[Kind, Registry[Any]] = {
@@ -44,12 +45,19 @@ def list_things(
     kind: Annotated[Kind, typer.Argument(help="What to list.")],
     format: Annotated[Format, typer.Option(help="text for people, json for machines.")] = Format.text,
 ) -> None:
-    """List rules, objectives, splits, datasets, models or attacks, with their settings.
+    """List rules, objectives, splits, datasets, models, attacks (with their settings) or studies.
 
     [bold]Example[/bold]
 
       celm list rules
     """
+    if kind is Kind.studies:
+        list_studies(format)
+    else:
+        list_entries(kind, format)
+
+
+def list_entries(kind: Kind, format: Format) -> None:
     catalogue = CATALOGUES[kind]
     rows: list[dict[str, Any]] = [
         {"name": entry, "summary": catalogue.summary(entry), "settings": catalogue.settings(entry)}
@@ -68,6 +76,21 @@ def list_things(
             for setting in row["settings"]
         )
         table.add_row(f"[bold]{row['name']}[/bold]", escape(row["summary"]), settings)
+    console().print(table)
+
+
+def list_studies(format: Format) -> None:
+    from celm.study.declaration import load_study, study_names
+
+    studies = [load_study(name) for name in study_names()]
+    if format is Format.json:
+        print_json({"studies": [{"name": s.name, "summary": s.title, "runs": s.runs} for s in studies]})
+        return
+    table = Table()
+    for column in ("study", "what it shows", "methods", "runs"):
+        table.add_column(column, justify="right" if column == "runs" else "left")
+    for study in studies:
+        table.add_row(study.name, study.title, ", ".join(study.methods), str(study.runs))
     console().print(table)
 
 

@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
-from rich import table as rich_table
 from rich.markup import escape
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from celm.base.errors import CelmError
-from celm.base.files import dump_json, explained, write_text
 from celm.cli import options
-from celm.cli.output import Format, console, notes, print_json
-
-if TYPE_CHECKING:
-    from celm.study.table import Table
+from celm.cli.output import Format, console, grid_progress, print_json
+from celm.cli.tables import comparison_table
 
 
 def command(
@@ -71,63 +66,22 @@ def command(
     from celm.engines.choice import available_cores
     from celm.study.compare import compare_cells, compare_table
     from celm.study.grid import run_grid
+    from celm.study.table import save_table
 
     place = out or Path("compare") / "-".join(filter(None, (base.dataset.name, base.split.name)))
     cells = compare_cells(base, chosen, numbers, place, preset)
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TextColumn("{task.fields[done]}"),
-        TimeRemainingColumn(),
-    )
-    with Progress(
-        *columns, console=notes, transient=True, disable=format is Format.json or not notes.is_terminal
-    ) as progress:
-        task = progress.add_task("comparing", total=None, done="")
-
-        def watch(done: int, total: int, rounds_done: int, rounds_total: int) -> None:
-            progress.update(task, completed=rounds_done, total=rounds_total, done=f"{done} of {total} runs")
-
-        try:
-            results = run_grid(list(cells.values()), workers or available_cores(), watch)
-        except KeyboardInterrupt:
-            notes.print("\nstopped; the same command goes on with what is missing")
-            raise
+    with grid_progress("comparing", quiet=format is Format.json) as watch:
+        results = run_grid(list(cells.values()), workers or available_cores(), watch)
     outcomes = dict(zip(cells, results, strict=True))
     first = next(iter(cells.values())).experiment
     title = f"{first.dataset.name}, {first.split.name}, {first.run.rounds} rounds, seeds {seeds}"
     table = compare_table(outcomes, f"{title}; in percent, the paper's in brackets")
-    with explained(place, "create"):
-        place.mkdir(parents=True, exist_ok=True)
-    for name, text in (
-        ("table.md", table.to_markdown()),
-        ("table.tex", table.to_latex()),
-        ("table.csv", table.to_csv()),
-        ("table.json", dump_json(table.to_json(), indent=2) + "\n"),
-    ):
-        write_text(place / name, text)
+    save_table(table, place)
     if format is Format.json:
         print_json({"folder": str(place.resolve()), **table.to_json()})
     else:
-        show(table)
+        console().print(comparison_table(table))
         console().print(f"folder: {escape(str(place))}", soft_wrap=True)
     failed = [f"{method} at seed {seed}: {o.error}" for (method, seed), o in outcomes.items() if o.error]
     if failed:
         raise CelmError(f"{len(failed)} of {len(outcomes)} runs failed; {'; '.join(failed)}")
-
-
-def show(table: Table) -> None:
-    shown = rich_table.Table(title=escape(table.title), title_justify="left", title_style="bold")
-    shown.add_column("method")
-    for column in table.columns:
-        shown.add_column(column.replace("_", " "), justify="right")
-        shown.add_column("paper", justify="right", style="dim")
-    for row in table.rows:
-        cells = []
-        for column in table.columns:
-            ours, paper = table.ours.get((row, column)), table.paper.get((row, column))
-            style = {1: "bold", 2: "underline"}.get(table.place(row, column))
-            text = ours.shown() if ours else "–"
-            cells += [f"[{style}]{text}[/{style}]" if style else text, paper.shown() if paper else ""]
-        shown.add_row(escape(row), *cells)
-    console().print(shown)

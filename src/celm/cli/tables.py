@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
@@ -12,6 +13,7 @@ from celm.cli.output import printable
 
 if TYPE_CHECKING:
     from celm.federation.run import Run
+    from celm.study.table import Table as StudyTable
 
 SHADES = ("grey15", "#12305a", "#1f4f8f", "#2f78c4", "#58a6ff", "#a5d6ff")
 """From no evidence to the most; also told apart by the character, for those who see no colour."""
@@ -59,3 +61,24 @@ def contribution_table(run: Run, title: str) -> Table:
         row += [heat_strip(held, largest), Text(str(sum(held)))]
         table.add_row(*row)
     return table
+
+
+def comparison_table(table: StudyTable) -> Table:
+    """Ours with the paper's beside it; the best bold, the second underlined."""
+    shown = Table(title=escape(table.title), title_justify="left", title_style="bold")
+    shown.add_column("")
+    printed = {column for _, column in table.paper}
+    for column in table.columns:
+        shown.add_column(escape(column.replace("_", " ")), justify="right")
+        if column in printed:
+            shown.add_column("paper", justify="right", style="dim")
+    for row in table.rows:
+        cells: list[Text] = [Text(row)]
+        for column in table.columns:
+            ours, paper = table.ours.get((row, column)), table.paper.get((row, column))
+            style = {1: "bold", 2: "underline"}.get(table.place(row, column), "")
+            cells.append(Text(ours.shown() if ours else "–", style=style))
+            if column in printed:
+                cells.append(Text(paper.shown() if paper else ""))
+        shown.add_row(*cells)
+    return shown

@@ -56,8 +56,8 @@ class Detection:
 def z_scores(contributions: Mapping[str, float]) -> dict[str, float]:
     """Client to z-score, in client order.
 
-    >>> z_scores({"client-0": 0.0, "client-1": 0.25, "client-2": 0.25, "client-3": 0.25, "client-4": 0.25})
-    {'client-0': -2.0, 'client-1': 0.5, 'client-2': 0.5, 'client-3': 0.5, 'client-4': 0.5}
+    >>> z_scores({"client-0": 0.25, "client-1": 0.75})
+    {'client-0': -1.0, 'client-1': 1.0}
     """
     names = in_order(contributions)
     return dict(zip(names, standardised(values_of(contributions, names)).tolist(), strict=True))
@@ -112,11 +112,7 @@ def threshold_curves(
 ) -> tuple[Array | None, Array | None]:
     """FPR and TPR at each threshold `[thresholds]`, each the mean over the rounds that define it."""
     found = [rates(contributions, free_riders, thresholds) for contributions in rounds]
-    fpr, tpr = ([pair[side] for pair in found if pair[side] is not None] for side in (0, 1))
-    return (
-        np.mean(np.stack(fpr), axis=0) if fpr else None,  # type: ignore[arg-type]
-        np.mean(np.stack(tpr), axis=0) if tpr else None,  # type: ignore[arg-type]
-    )
+    return mean_curve([fpr for fpr, _ in found]), mean_curve([tpr for _, tpr in found])
 
 
 def detect(
@@ -183,11 +179,18 @@ def rates(
     return fpr, tpr
 
 
+def mean_curve(curves: Sequence[Array | None]) -> Array | None:
+    present = [curve for curve in curves if curve is not None]
+    return np.asarray(np.mean(present, axis=0), dtype=np.float64) if present else None
+
+
 def standardised(values: Array) -> Array:
     if alike(values):
         return np.zeros_like(values)
     scaled = values / np.abs(values).max()  # squares can neither overflow nor vanish
-    return np.asarray((scaled - scaled.mean()) / scaled.std(), dtype=np.float64)
+    centred = scaled - scaled.mean()
+    centred -= centred.mean()  # what rounding left of the mean, which matters where all are close together
+    return np.asarray(centred / np.sqrt(np.square(centred).mean()), dtype=np.float64)
 
 
 def below(z: float | Array, threshold: float | Array) -> NDArray[np.bool_]:

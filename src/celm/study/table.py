@@ -6,8 +6,11 @@ import csv
 import io
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import mean, stdev
 from typing import Any, Literal
+
+from celm.base.files import dump_json, explained, write_text
 
 
 @dataclass(frozen=True)
@@ -17,18 +20,31 @@ class Figure:
     mean: float
     std: float | None
     count: int
+    percent: bool = True
+    """Whether it is shown in percent, or as it is."""
+    low: bool = False
+    """Whether less is better."""
 
     @classmethod
-    def of(cls, values: Sequence[float]) -> Figure:
+    def of(cls, values: Sequence[float], percent: bool = True, low: bool = False) -> Figure:
         """
-        >>> Figure.of([0.8, 0.9])
-        Figure(mean=0.85, std=0.07071067811865474, count=2)
+        >>> Figure.of([0.8, 0.9]).shown()
+        '85.00 ± 7.07'
+        >>> Figure.of([0.8, 0.9], percent=False).shown()
+        '0.850 ± 0.071'
         """
-        return cls(mean(values), stdev(values) if len(values) > 1 else None, len(values))
+        return cls(mean(values), stdev(values) if len(values) > 1 else None, len(values), percent, low)
 
     def shown(self, between: str = " ± ") -> str:
-        spread = "" if self.std is None else f"{between}{100 * self.std:.2f}"
-        return f"{100 * self.mean:.2f}{spread}"
+        scale, digits = (100, 2) if self.percent else (1, 3)
+        spread = "" if self.std is None else f"{between}{scale * self.std:.{digits}f}"
+        return f"{scale * self.mean:.{digits}f}{spread}"
+
+    @property
+    def merit(self) -> float:
+        """Larger is better; equal where what is shown is equal."""
+        rounded = round(self.mean, 4 if self.percent else 3)
+        return -rounded if self.low else rounded
 
 
 @dataclass(frozen=True)
@@ -48,11 +64,11 @@ class Table:
         rivals = (
             [(r, column) for r in self.rows] if self.compete == "rows" else [(row, c) for c in self.columns]
         )
-        values = sorted({round(self.ours[key].mean, 4) for key in rivals if key in self.ours}, reverse=True)
+        values = sorted({self.ours[key].merit for key in rivals if key in self.ours}, reverse=True)
         mine = self.ours.get((row, column))
         if mine is None or len(values) < 2:
             return 0
-        return {values[0]: 1, values[1]: 2}.get(round(mine.mean, 4), 0)
+        return {values[0]: 1, values[1]: 2}.get(mine.merit, 0)
 
     def difference(self, row: str, column: str) -> float | None:
         ours, paper = self.ours.get((row, column)), self.paper.get((row, column))
@@ -121,3 +137,13 @@ def escaped(text: str) -> str:
     return "".join(
         {"_": r"\_", "%": r"\%", "&": r"\&", "#": r"\#", "$": r"\$"}.get(char, char) for char in text
     )
+
+
+def save_table(table: Table, folder: Path) -> None:
+    """The table in `folder`, as Markdown, LaTeX, CSV and JSON."""
+    with explained(folder, "create"):
+        folder.mkdir(parents=True, exist_ok=True)
+    write_text(folder / "table.md", table.to_markdown())
+    write_text(folder / "table.tex", table.to_latex())
+    write_text(folder / "table.csv", table.to_csv())
+    write_text(folder / "table.json", dump_json(table.to_json(), indent=2) + "\n")

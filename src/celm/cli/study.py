@@ -1,0 +1,90 @@
+"""`celm study`: a table of the paper, from declarations, resumable."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.markup import escape
+
+from celm.base.errors import CelmError
+from celm.base.files import dump_json, write_text
+from celm.cli.output import Format, console, grid_progress, print_json
+from celm.cli.tables import comparison_table
+
+
+def command(
+    name: Annotated[str, typer.Argument(help="A study's name; see `celm list studies`.")],
+    scale: Annotated[
+        str, typer.Option(help="paper, quick (real data, fewer rounds) or smoke (seconds).")
+    ] = "paper",
+    only: Annotated[
+        str, typer.Option(help="A part, as in 'dataset=fashion_mnist split=pls method=celm'.")
+    ] = "",
+    workers: Annotated[int | None, typer.Option(help="Runs at a time; one a core by default.")] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only say what would be run, and how long.")
+    ] = False,
+    out: Annotated[Path | None, typer.Option(help="Folder; studies/NAME-SCALE by default.")] = None,
+    format: Annotated[Format, typer.Option(help="text for people, json for machines.")] = Format.text,
+) -> None:
+    """Fill a table of the paper: ours, the paper's and the difference.
+
+    Killed or stopped, the same command goes on with what is missing; a run in the middle goes on from its last round.
+
+    [bold]Examples[/bold]
+
+      celm study main --scale smoke
+
+      celm study maverick --only dataset=fashion_mnist --workers 2
+
+      celm study main --dry-run
+    """
+    from celm.engines.choice import available_cores
+    from celm.study.costs import expected_cost
+    from celm.study.declaration import load_study
+    from celm.study.grid import run_grid
+    from celm.study.running import study_cells, study_table
+    from celm.study.scales import Scale
+    from celm.study.table import save_table
+
+    study = load_study(name)
+    if scale not in list(Scale):
+        raise CelmError(f"--scale: '{scale}' is none of {', '.join(Scale)}")
+    size = Scale(scale)
+    place = out or Path("studies") / f"{name}-{scale}"
+    cells = study_cells(study, size, place, only)
+    if dry_run:
+        cost = expected_cost(list(cells.values()))
+        if format is Format.json:
+            print_json({"study": name, "scale": scale, **cost})
+        else:
+            console().print(f"{escape(study.title)}: {cost['runs']} runs, {cost['done']} of them done")
+            console().print(f"about {cost['hours']:.2f} hours on one core")
+        return
+    with grid_progress(name, quiet=format is Format.json) as watch:
+        results = run_grid(list(cells.values()), workers or available_cores(), watch)
+    outcomes = dict(zip(cells, results, strict=True))
+    table = study_table(study, outcomes, size)
+    save_table(table, place)
+    errors = {"-".join(map(str, key)): outcome.error for key, outcome in outcomes.items() if outcome.error}
+    write_text(place / "errors.json", dump_json(errors, indent=2) + "\n")
+    if format is Format.json:
+        print_json(
+            {
+                "folder": str(place.resolve()),
+                "study": name,
+                "scale": scale,
+                **table.to_json(),
+                "errors": errors,
+            }
+        )
+    else:
+        console().print(comparison_table(table))
+        if study.about:
+            console().print(study.about, style="dim")
+        console().print(f"folder: {escape(str(place))}", soft_wrap=True)
+    if errors:
+        first = next(iter(errors.items()))
+        raise CelmError(f"{len(errors)} of {len(outcomes)} runs failed, the first {first[0]}: {first[1]}")

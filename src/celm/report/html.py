@@ -1,0 +1,37 @@
+"""The report of a run or of a study as one HTML file that needs nothing else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from celm.base.errors import CelmError
+from celm.base.files import explained, write_text
+
+NAME = "report.html"
+
+
+def report(path: Path, probe_images: bool = False, home: Path | None = None) -> str:
+    """The page of the folder `path`. `home` is where it will be kept, for its links; by default there."""
+    if (path / "table.json").is_file():
+        from celm.report.study_page import study_page
+
+        return study_page(path, home or path)
+    if (path / "settings.toml").is_file():
+        from celm.report.reading import Told
+        from celm.report.run_page import run_page
+
+        return run_page(Told(path), probe_images)
+    missing = "there is no such folder" if not path.is_dir() else "it has no settings.toml and no table.json"
+    raise CelmError(
+        f"{path} is neither a run nor a study: {missing}", "give a folder that celm run or celm compare made"
+    )
+
+
+def write_report(path: Path, out: Path | None = None, probe_images: bool = False) -> Path:
+    """Write the report, wholly or not at all; into the folder itself unless told otherwise. Returns where it is."""
+    place = out or path / NAME
+    with explained(place, "write"):
+        if place.is_dir():
+            raise CelmError(f"cannot write {place}: it is a folder", "name a file, as in report.html")
+    write_text(place, report(path, probe_images, home=place.parent))
+    return place

@@ -1,0 +1,125 @@
+"""What the report takes from files, checked once, here: a damaged one is an error that names it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Self, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from celm.base.errors import CelmError
+from celm.federation.experiment import Experiment
+from celm.federation.folder import Folder, read_json
+from celm.federation.run import Run
+
+Fraction = Annotated[float, Field(ge=0, le=1)]
+Amount = Annotated[float, Field(ge=0)]
+Model = TypeVar("Model", bound=BaseModel)
+
+
+class Read(BaseModel):
+    model_config = ConfigDict(frozen=True, allow_inf_nan=False, extra="ignore")
+
+
+class Round(Read):
+    """A line of rounds.jsonl."""
+
+    round: int
+    clients: list[str]
+    excluded: dict[str, str] = {}
+    standing: dict[str, float] | None = None
+    weights: dict[str, float] | None = None
+    scores: dict[str, float] | None = None
+    evidence: dict[str, list[Amount]] | None = None
+    accuracy: Fraction | None = None
+    balanced_accuracy: Fraction | None = None
+    rare_class_accuracy: Fraction | None = None
+
+
+class Result(Read):
+    """result.json."""
+
+    dataset: str
+    split: str
+    model: str
+    rule: str
+    objective: str
+    seed: int
+    rounds: int
+    accuracy: Fraction
+    balanced_accuracy: Fraction
+    rare_class_accuracy: Fraction | None
+    per_class: list[Fraction | None]
+    weights: dict[str, float]
+    evidence: dict[str, list[Amount]] | None
+    observed: dict[str, dict[str, float] | None] = {}
+    classes: list[str]
+    counts: dict[str, list[Annotated[int, Field(ge=0)]]]
+    rare_classes: list[int] = []
+    free_riders: list[str] = []
+    seconds: Amount
+
+    @model_validator(mode="after")
+    def classes_agree(self) -> Self:
+        tables = [*(self.evidence or {}).values(), *self.counts.values(), self.per_class]
+        if not self.classes or any(len(row) != len(self.classes) for row in tables):
+            raise ValueError("its rows do not have a number for every class")
+        if not self.weights:
+            raise ValueError("it has no clients")
+        if any(not 0 <= k < len(self.classes) for k in self.rare_classes):
+            raise ValueError("a rare class is none of its classes")
+        return self
+
+
+class Cell(Read):
+    """A cell of table.json: ours and the paper's. Fractions, not percent, unless the table says otherwise."""
+
+    row: str
+    column: str
+    mean: float | None
+    std: float | None = None
+    count: int = 0
+    paper_mean: float | None = None
+    paper_std: float | None = None
+    difference: float | None = None
+
+
+class Grid(Read):
+    """table.json."""
+
+    title: str
+    cells: list[Cell]
+    compete: str = "rows"
+
+
+class Told:
+    """A run as the report tells it."""
+
+    def __init__(self, path: Path) -> None:
+        folder = Folder.open(path)
+        run = Run.read(folder)
+        self.path = path
+        self.run = run
+        self.experiment: Experiment = run.experiment
+        self.result = parsed(Result, dict(run.metrics), path / "result.json")
+        self.rounds = [parsed(Round, record, folder.records_path) for record in run.rounds]
+        self.starts = [start for start in folder.facts() if isinstance(start, dict)]
+
+    @property
+    def records(self) -> list[dict[str, Any]]:
+        """The rounds as figures take them."""
+        return [record.model_dump() for record in self.rounds]
+
+
+def read_grid(path: Path) -> Grid:
+    return parsed(Grid, read_json(path), path)
+
+
+def parsed(kind: type[Model], value: Mapping[str, Any], path: Path) -> Model:
+    try:
+        return kind.model_validate(value)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise CelmError(f"{path} is damaged: {where + ': ' if where else ''}{first['msg']}") from error

@@ -1,0 +1,71 @@
+"""The command that repeats a run: what differs from the defaults, and nothing else."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from typing import Any
+
+from celm.federation.experiment import Experiment
+
+OPTIONS = {
+    ("dataset", "name"): "--dataset",
+    ("split", "name"): "--split",
+    ("split", "clients"): "--clients",
+    ("model", "name"): "--model",
+    ("rule", "name"): "--rule",
+    ("objective", "name"): "--objective",
+    ("run", "rounds"): "--rounds",
+    ("run", "seed"): "--seed",
+    ("run", "participation"): "--participation",
+    ("run", "device"): "--device",
+}
+ALWAYS = {("dataset", "name"), ("split", "name"), ("rule", "name"), ("run", "rounds"), ("run", "seed")}
+"""Said though they be defaults: what a reader wants to see first."""
+
+
+NEVER = {("run", "workers")}
+"""Changes no result."""
+
+
+def arguments(experiment: Experiment) -> list[str] | None:
+    """Arguments of `celm run`; None where only a file of settings can say it."""
+    tables, usual = experiment.tables(), Experiment().tables()
+    if any(set(choice) != {"name"} or "," in choice["name"] for choice in tables.pop("observe", [])):
+        return None
+    said: list[str] = []
+    settings: list[str] = []
+    for table, values in tables.items():
+        for key, value in values.items():
+            place = (table, key)
+            if place in NEVER or (place not in ALWAYS and value == usual.get(table, {}).get(key)):
+                continue
+            # The user's own folder is a name and a path, which --set says as well.
+            option = None if place == ("dataset", "name") and value == "folder" else OPTIONS.get(place)
+            if option is not None:
+                said += [option, str(value)]
+                continue
+            written = toml(value)
+            if written is None:
+                return None
+            settings += ["--set", f"{table}.{key}={written}"]
+    observers = [choice.name for choice in experiment.observe]
+    watching = ["--observe", ",".join(observers)] if observers else []
+    return said + watching + settings
+
+
+def command(experiment: Experiment) -> str:
+    """A line for the shell; with the settings as a file where options cannot say all."""
+    given = arguments(experiment)
+    return "celm run experiment.toml" if given is None else shlex.join(["celm", "run", *given])
+
+
+def toml(value: Any) -> str | None:
+    """A value as TOML on one line; None for tables.
+
+    >>> toml(0.5), toml("a b"), toml([50, 60]), toml(True)
+    ('0.5', '"a b"', '[50, 60]', 'true')
+    """
+    if isinstance(value, dict) or (isinstance(value, list) and any(isinstance(v, dict) for v in value)):
+        return None
+    return json.dumps(value, ensure_ascii=False)

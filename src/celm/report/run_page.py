@@ -1,0 +1,195 @@
+"""The report of a run: what it says, from the run's folder only."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from markupsafe import Markup
+
+from celm.report.accuracy_figure import accuracy_figure
+from celm.report.evidence_figure import evidence_figure, shares_figure
+from celm.report.fidelity_figure import fidelity_figure
+from celm.report.inline import inline_svg
+from celm.report.page import percent, render, shown
+from celm.report.per_class_figure import per_class_figure
+from celm.report.probe_figure import drawable, probe_figure
+from celm.report.reading import Told
+from celm.report.repeating import arguments, command
+from celm.report.rounds_figure import rounds_figure
+from celm.report.sentences import answers, listed
+from celm.report.split_figure import split_figure
+
+Figures = dict[str, Markup]
+
+
+@dataclass(frozen=True)
+class Exclusion:
+    client: str
+    reason: str
+    rounds: Sequence[int]
+
+
+def run_page(told: Told, probe_images: bool = False) -> str:
+    result = told.result
+    exclusions = excluded(told)
+    left_out = Counter({e.client: 0 for e in exclusions})
+    for exclusion in exclusions:
+        left_out[exclusion.client] += len(exclusion.rounds)
+    probes = probe_grid(told) if probe_images else None
+    context = {
+        "title": f"{result.dataset}, {result.split}, {told.experiment.method}",
+        "told": told,
+        "result": result,
+        "method": told.experiment.method,
+        "answers": answers(result.weights, result.evidence, result.classes, left_out),
+        "heaviest": max(result.weights.values()) or 1.0,
+        "totals": {client: sum(row) for client, row in (result.evidence or {}).items()},
+        "taking_part": Counter(client for record in told.rounds for client in record.clients),
+        "exclusions": exclusions,
+        "figures": figures(told) | ({} if probes is None else {"probes": probes}),
+        "probe_images": probe_images,
+        "frozen": frozen_after(told),
+        "worst": worst_class(told),
+        "rare": listed([result.classes[k] for k in result.rare_classes]) if result.rare_classes else None,
+        "command": command(told.experiment),
+        "needs_file": arguments(told.experiment) is None,
+        "settings": told.experiment.to_toml(),
+        "start": told.starts[-1] if told.starts else None,
+    }
+    return render("run.html", context, images=probes is not None)
+
+
+def figures(told: Told) -> Figures:
+    """The figures that this run has something for, with what they show in words."""
+    result, records = told.result, told.records
+    classes, made = result.classes, {}
+    size = f"{len(result.weights)} clients by {len(classes)} classes"
+    evidence = result.evidence
+    counts = {client: [float(n) for n in row] for client, row in result.counts.items()}
+    if evidence and any(map(sum, evidence.values())):
+        client, k, value = strongest(evidence)
+        peak = f"Strongest: {shown(client, 24)} for class {shown(classes[k], 24)}, {value:.2f}."
+        made["evidence"] = inline_svg(
+            evidence_figure(evidence, classes), "evidence", f"Heatmap of evidence, {size}. {peak}"
+        )
+        made["shares"] = inline_svg(
+            shares_figure(evidence, classes),
+            "shares",
+            f"Heatmap of each client's share of a class's evidence, {size}.",
+        )
+        if counts:
+            made["held"] = inline_svg(
+                evidence_figure(evidence, classes, counts),
+                "held",
+                f"Heatmap of evidence, {size}, with the classes truly held outlined. {agreement(evidence, counts)}",
+            )
+        true = {client: counts.get(client, [0.0] * len(classes)) for client in evidence}
+        if any(map(sum, true.values())):
+            made["fidelity"] = inline_svg(
+                fidelity_figure(true, evidence, classes),
+                "fidelity",
+                f"True and estimated distribution of samples, {size}, with both marginals.",
+            )
+    if any(map(sum, counts.values())):
+        made["split"] = inline_svg(
+            split_figure(result.counts, classes), "split", f"Bubble plot of samples held, {size}."
+        )
+    final = ", ".join(f"{shown(c, 24)} {percent(w)}" for c, w in list(result.weights.items())[:12])
+    for of, name in (("standing", "weights"), ("scores", "scores")):
+        if any(record[of] for record in records):
+            made[name] = inline_svg(
+                rounds_figure(records, of),  # type: ignore[arg-type]  # one of the literals, by the line above
+                name,
+                f"Lines of {name} over {len(records)} rounds, one a client."
+                + (f" At the end: {final}." if name == "weights" else ""),
+            )
+    curves: dict[str, dict[int, list[dict[str, Any]]]] = {"all classes": {result.seed: records}}
+    if result.rare_class_accuracy is not None:
+        rare = [{"round": r["round"], "accuracy": r["rare_class_accuracy"]} for r in records]
+        curves["rare classes"] = {result.seed: rare}
+    if any(record["accuracy"] is not None for record in records):
+        made["accuracy"] = inline_svg(
+            accuracy_figure(curves),
+            "accuracy",
+            f"Accuracy over {len(records)} rounds, {percent(result.accuracy)} at the end.",
+        )
+    made["per_class"] = inline_svg(
+        per_class_figure({told.experiment.method: result.per_class}, classes, result.rare_classes),
+        "per_class",
+        "Accuracy on each class: "
+        + ", ".join(
+            f"{shown(c, 24)} {percent(a)}" for c, a in list(zip(classes, result.per_class, strict=True))[:20]
+        )
+        + ".",
+    )
+    return made
+
+
+def probe_grid(told: Told) -> Markup | None:
+    """The probes' pictures; None where nothing was probed or the inputs are no pictures."""
+    inputs = told.run.probe_inputs()
+    classes = told.result.classes
+    if not inputs:
+        return None
+    arrays = {name: tensor.float().numpy() for name, tensor in inputs.items()}
+    if any(len(a) != len(classes) or not drawable(a.shape[1:]) for a in arrays.values()):
+        return None
+    known = {name: arrays[name] for name in told.result.weights if name in arrays} or arrays
+    axes = probe_figure(known, classes, {c: [float(n) for n in row] for c, row in told.result.counts.items()})
+    return inline_svg(
+        axes,
+        "probes",
+        f"Grid of the inputs at which the probes ended, {len(known)} clients by {len(classes)} classes; "
+        "classes truly held are outlined.",
+    )
+
+
+def excluded(told: Told) -> list[Exclusion]:
+    """Who was left out, in which rounds, by reason."""
+    rounds: dict[tuple[str, str], list[int]] = {}
+    for record in told.rounds:
+        for client, reason in record.excluded.items():
+            rounds.setdefault((client, reason), []).append(record.round)
+    return [Exclusion(client, reason, numbers) for (client, reason), numbers in rounds.items()]
+
+
+def frozen_after(told: Told) -> int | None:
+    """The round after which weights did not change any more; None where they did until the end."""
+    standings = [(record.round, record.standing) for record in told.rounds if record.standing is not None]
+    if len(standings) < 2 or standings[-1][1] != standings[-2][1]:
+        return None
+    last = standings[-1][1]
+    return next(number for i, (number, _) in enumerate(standings) if all(s == last for _, s in standings[i:]))
+
+
+def worst_class(told: Told) -> tuple[str, float] | None:
+    """The class with the lowest accuracy, where there is just one."""
+    known = [(a, k) for k, a in enumerate(told.result.per_class) if a is not None]
+    if len(known) < 2:
+        return None
+    least = min(known)
+    alone = sum(a == least[0] for a, _ in known) == 1
+    return (told.result.classes[least[1]], least[0]) if alone else None
+
+
+def strongest(evidence: dict[str, list[float]]) -> tuple[str, int, float]:
+    table = np.array(list(evidence.values()))
+    row, k = np.unravel_index(int(table.argmax()), table.shape)
+    return list(evidence)[int(row)], int(k), float(table[row, k])
+
+
+def agreement(evidence: dict[str, list[float]], counts: dict[str, list[float]]) -> str:
+    """How evidence and truth meet, in numbers."""
+    pairs = [
+        (value > 0, held > 0)
+        for client, row in evidence.items()
+        for value, held in zip(row, counts.get(client, [0.0] * len(row)), strict=True)
+    ]
+    truly = sum(held for _, held in pairs)
+    found = sum(seen and held for seen, held in pairs)
+    beyond = sum(seen and not held for seen, held in pairs)
+    return f"Evidence for {found} of the {truly} holdings, and for {beyond} that are none."

@@ -1,0 +1,65 @@
+"""What a table may show of a run: a name, and a number from its folder (None where the run has none)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from celm.base.errors import CelmError, nearest
+from celm.federation.run import Run
+from celm.metrics.fidelity import Fidelity, against_uniform, fidelity
+from celm.metrics.free_riders import Detection, detect
+
+Measure = Callable[[Run], float | None]
+
+
+def of_summary(name: str) -> Measure:
+    def measure(run: Run) -> float | None:
+        value: float | None = run.metrics[name]
+        return value
+
+    return measure
+
+
+def detection(run: Run) -> Detection:
+    """Free-riders found by the contributions of every round (smoothed, later frozen, as they are used)."""
+    standing = [record["standing"] for record in run.rounds if record["standing"] is not None]
+    return detect(standing, run.metrics["free_riders"])
+
+
+def estimated(run: Run) -> Fidelity | None:
+    """The evidence of the last probed round against the truth."""
+    return None if run.evidence is None else fidelity(run.metrics["counts"], run.evidence)
+
+
+def uniform(run: Run) -> Fidelity | None:
+    return against_uniform(run.metrics["counts"])
+
+
+MEASURES: dict[str, Measure] = {
+    "accuracy": of_summary("accuracy"),
+    "balanced_accuracy": of_summary("balanced_accuracy"),
+    "rare_class_accuracy": of_summary("rare_class_accuracy"),
+    "auroc": lambda run: detection(run).auroc,
+    "fpr": lambda run: detection(run).fpr,
+    "tpr": lambda run: detection(run).tpr,
+    "jsd": lambda run: getattr(estimated(run), "jensen_shannon", None),
+    "emd": lambda run: getattr(estimated(run), "emd", None),
+    "hellinger": lambda run: getattr(estimated(run), "hellinger", None),
+    "jsd_uniform": lambda run: getattr(uniform(run), "jensen_shannon", None),
+    "emd_uniform": lambda run: getattr(uniform(run), "emd", None),
+    "hellinger_uniform": lambda run: getattr(uniform(run), "hellinger", None),
+}
+
+PERCENT = {"accuracy", "balanced_accuracy", "rare_class_accuracy"}
+"""Shown times 100; the rest as they are, with three digits."""
+LOW_IS_GOOD = {"fpr", "jsd", "emd", "hellinger"}
+
+
+def measured(name: str, run: Run) -> float | None:
+    return MEASURES[checked(name)](run)
+
+
+def checked(name: str) -> str:
+    if name not in MEASURES:
+        raise CelmError(f"unknown metric '{name}'", nearest(name, MEASURES))
+    return name

@@ -1,0 +1,141 @@
+"""A declared study: its cells, what they came to, and the table they fill."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from celm.base.errors import CelmError
+from celm.federation.assembly import resolve
+from celm.federation.experiment import Experiment
+from celm.federation.folder import Folder
+from celm.federation.presets import with_preset
+from celm.federation.run import Run
+from celm.study.compare import parse_method
+from celm.study.declaration import Row, Study
+from celm.study.grid import Cell, Outcome
+from celm.study.measures import LOW_IS_GOOD, PERCENT, measured
+from celm.study.paper import tables as paper_tables
+from celm.study.scales import Scale, scaled, seeds_at
+from celm.study.table import Figure, Table
+
+Key = tuple[str, str, int]
+"""Row label, method label, seed."""
+
+
+def study_cells(study: Study, scale: Scale, out: Path, only: str = "") -> dict[Key, Cell]:
+    """Every run of the study that `only` does not leave out (as in `dataset=fashion_mnist split=pls`)."""
+    wanted = parse_filter(only)
+    cells: dict[Key, Cell] = {}
+    for row in study.rows:
+        for method in study.methods:
+            for seed in seeds_at(study.seeds, scale):
+                if not fits(wanted, row, method, seed):
+                    continue
+                experiment = experiment_of(study, row, method, seed, scale)
+                place = out / "cells" / "-".join(map(slug, (row.label, method, f"seed{seed}")))
+                cells[row.label, method, seed] = Cell(experiment, place)
+    if not cells:
+        raise CelmError(f"--only: '{only}' leaves nothing of study '{study.name}'")
+    return cells
+
+
+def experiment_of(study: Study, row: Row, method: str, seed: int, scale: Scale) -> Experiment:
+    own = dict(study.methods[method])
+    rule, objective = parse_method(own.pop("method", method))
+    tables = scaled(row.settings, scale)
+    tables["rule"] = {"name": rule}
+    tables["objective"] = {"name": objective}
+    for name, settings in own.items():
+        tables[name] = {**tables.get(name, {}), **settings}
+    if scale is Scale.smoke and "probe" in own:
+        tables["probe"]["steps"] = 5
+    tables["run"] = {**tables.get("run", {}), "seed": seed, "workers": 0}
+    return resolve(Experiment.parse(with_preset(tables, "paper")))
+
+
+def parse_filter(only: str) -> dict[str, str]:
+    wanted = {}
+    for part in only.split():
+        key, equals, value = part.partition("=")
+        if key not in ("dataset", "split", "method", "seed") or not equals:
+            raise CelmError(
+                f"--only: '{part}' is not a filter", "as in dataset=fashion_mnist split=pls method=celm"
+            )
+        wanted[key] = value
+    return wanted
+
+
+def fits(wanted: Mapping[str, str], row: Row, method: str, seed: int) -> bool:
+    settings = row.settings
+    facts = {
+        "dataset": {settings["dataset"]["name"]},
+        "split": {settings["split"]["name"], row.split_label},
+        "method": {method},
+        "seed": {str(seed)},
+    }
+    return all(value in facts[key] for key, value in wanted.items())
+
+
+def study_table(study: Study, outcomes: Mapping[Key, Outcome], scale: Scale) -> Table:
+    """Rows by methods and metrics, with the paper's figures at the paper's scale."""
+    ours: dict[tuple[str, str], Figure] = {}
+    paper: dict[tuple[str, str], Figure] = {}
+    rows: list[str] = []
+    columns: list[str] = []
+    for row in study.rows:
+        for metric in row.metrics or study.metrics:
+            label = (
+                row.label
+                if len(row.metrics or study.metrics) == 1 or one_method(study)
+                else f"{row.label} {metric}"
+            )
+            for method in study.methods:
+                runs = finished_runs(outcomes, row.label, method)
+                values = [value for run in runs if (value := measured(metric, run)) is not None]
+                column = metric if one_method(study) else method
+                if any(key[:2] == (row.label, method) for key in outcomes):
+                    rows = [*rows, label] if label not in rows else rows
+                    columns = [*columns, column] if column not in columns else columns
+                if values:
+                    ours[label, column] = Figure.of(values, metric in PERCENT, metric in LOW_IS_GOOD)
+                figure = paper_cell(study, row, method, metric)
+                if figure is not None and scale is Scale.paper:
+                    paper[label, column] = figure
+    # With one method the columns are metrics, which do not compete.
+    compete: Literal["rows", "columns"] = "rows" if one_method(study) else "columns"
+    note = {Scale.paper: "", Scale.quick: " (quick)", Scale.smoke: " (smoke: digits stand for every dataset)"}
+    return Table(study.title + note[scale], rows, columns, ours, paper, compete)
+
+
+def one_method(study: Study) -> bool:
+    """Then the metrics are the columns."""
+    return len(study.methods) == 1
+
+
+def finished_runs(outcomes: Mapping[Key, Outcome], row: str, method: str) -> Sequence[Run]:
+    done = [o for (r, m, _), o in outcomes.items() if (r, m) == (row, method) and o.result is not None]
+    return [Run.read(Folder.open(outcome.cell.place)) for outcome in done]
+
+
+def paper_cell(study: Study, row: Row, method: str, metric: str) -> Figure | None:
+    """The paper's figure, by the ways its tables name their columns."""
+    dataset = {"emnist47": "emnist"}.get(row.settings["dataset"]["name"], row.settings["dataset"]["name"])
+    for printed in paper_tables().get(study.paper or "", []):
+        if (printed["dataset"], printed["split"]) != (dataset, row.split_label):
+            continue
+        if printed.get("metric", metric) != metric:
+            continue
+        names = (f"{metric}_{method}", metric if metric.endswith("_uniform") else "", method)
+        cell: Any = next((printed[name] for name in names if name in printed), None)
+        if isinstance(cell, dict):
+            return Figure(cell["mean"] / 100, cell["std"] / 100, 3)
+        if cell is not None:
+            return Figure(float(cell), None, 3, percent=False, low=metric in LOW_IS_GOOD)
+    return None
+
+
+def slug(text: object) -> str:
+    return re.sub(r"[^A-Za-z0-9_.+]+", "_", str(text)).strip("_")

@@ -1,0 +1,43 @@
+"""How large a study is run: as in the paper, quick on the real data, or a smoke test that needs no data at all.
+
+paper   as declared
+quick   a fifth of the rounds, at most 1000 samples of each class, the first seed
+smoke   the embedded digits in place of the dataset, three rounds, five probe steps, the first seed
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import StrEnum
+from typing import Any
+
+from celm.federation.assembly import resolve
+from celm.federation.experiment import Experiment
+
+
+class Scale(StrEnum):
+    paper = "paper"
+    quick = "quick"
+    smoke = "smoke"
+
+
+def scaled(tables: dict[str, Any], scale: Scale) -> dict[str, Any]:
+    """Settings at a scale; the shape of the experiment (split, clients, methods) stays."""
+    tables = {name: dict(table) for name, table in tables.items()}
+    if scale is Scale.quick:
+        rounds = resolve(Experiment.parse(tables)).run.rounds or 0
+        tables["run"] = {**tables.get("run", {}), "rounds": max(10, rounds // 5)}
+        tables["train"] = {**tables.get("train", {}), "decay_at": [max(10, rounds // 5) // 2]}
+        tables["dataset"] = {"limit": 1000, **tables["dataset"]}
+    elif scale is Scale.smoke:
+        tables["run"] = {**tables.get("run", {}), "rounds": 3}
+        tables["train"] = {**tables.get("train", {}), "batch": 32}
+        tables["probe"] = {**tables.get("probe", {}), "steps": 5}
+        tables["dataset"] = {"name": "digits"}
+        if tables["split"]["name"] == "natural":
+            tables["split"] = {"name": "pls", "clients": 6}  # digits have no owners
+    return tables
+
+
+def seeds_at(seeds: Sequence[int], scale: Scale) -> list[int]:
+    return list(seeds) if scale is Scale.paper else list(seeds)[:1]
