@@ -45,7 +45,8 @@ def shares_of(evidence: Matrix) -> Matrix:
     [[0.25, 0.0], [0.75, 0.0]]
     """
     total = evidence.sum(axis=0)
-    return np.divide(evidence, total, out=np.zeros_like(evidence), where=total > 0)
+    shares: Matrix = np.divide(evidence, total, out=np.zeros_like(evidence), where=total > 0)
+    return shares
 
 
 def draw(

@@ -31,7 +31,7 @@ __all__ = ["fidelity_figure", "save_figure"]
 
 TRUE, ESTIMATED = "#8A94A0", PALETTE[0]
 CELL, BARS, HIGHEST, BESIDE, PAIR = 0.32, 1.15, 2.0, 4.6, 0.8
-"""Inches: the largest cell, the lowest and highest bars, the widest grid with its marginals beside it, a pair of bars."""
+"""Inches: the largest cell, the lowest and highest bars, the widest grid with bars beside it, a pair of bars."""
 FILL = 0.94
 
 

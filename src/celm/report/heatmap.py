@@ -13,7 +13,6 @@ from celm.report.sheet import (
     EDGE,
     GAP,
     SMALL,
-    TEXT,
     TRUTH,
     Matrix,
     Sheet,
@@ -108,6 +107,3 @@ def draw_key(sheet: Sheet, x: float, y: float, text: str, least: str, most: str,
         frame = sheet.place(x, y, KEY_HEIGHT, KEY_HEIGHT)
         frame.add_patch(Rectangle((0, 0), 1, 1, fill=False, edgecolor=TRUTH, lw=1.4, clip_on=False))
         sheet.text(x + KEY_HEIGHT + GAP, y, note, size=SMALL, color=MUTED)
-
-
-__all__ = ["HEAT", "TEXT", "heatmap"]

@@ -11,7 +11,7 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 from numpy.typing import NDArray
 
 from celm.report.sheet import EDGE, GAP, SMALL, TEXT, Sheet
-from celm.report.style import INK, LINE, MUTED, PALETTE, plain
+from celm.report.style import INK, LINE, PALETTE, plain
 
 WIDTH, HEIGHT = 5.2, 2.9
 """Inches: readable at its own size on a page, and scaled to a phone."""
@@ -61,7 +61,7 @@ def lines_figure(lines: Mapping[str, Line], scale: Scale, title: str | None) -> 
     height = max(HEIGHT, slot * (len(named) + 1) + 0.8)
     low, high = scale.limits or limits(list(lines.values()), scale.within)
     left = EDGE + sheet.extent(["100 %"])[0] + 2 * GAP
-    below = EDGE + 2 * sheet.extent(["0g"])[1] + 2 * GAP
+    below = EDGE + 2 * sheet.extent(["0g"])[1] + 2.2 * GAP
     above = sheet.heading(title) + EDGE + sheet.extent([scale.up])[1] + 1.5 * GAP
     sheet.resize(max(WIDTH, left + 2.4 + right), height + sheet.heading(title), title)
     wide, high_inches = sheet.width - left - right, sheet.height - below - above
@@ -92,7 +92,9 @@ def lines_figure(lines: Mapping[str, Line], scale: Scale, title: str | None) -> 
     axes.grid(axis="y")
     axes.xaxis.set_major_locator(MaxNLocator(6, integer=scale.whole, steps=[1, 2, 5, 10]))
     axes.yaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10]))
-    axes.tick_params(labelsize=TEXT, labelcolor=INK)
+    if len(set(every.tolist())) == 1:
+        axes.set_xticks(every[:1], [f"{every[0]:g}"])
+    axes.tick_params(labelsize=TEXT, labelcolor=INK, pad=0.6 * GAP * 72)
     if scale.percent:
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{100 * value:.4g} %"))
     sheet.text(left + wide / 2, EDGE, scale.across, ha="center")
@@ -192,4 +194,4 @@ def few(points: Values) -> bool:
     return bool(len(points) <= 12 or not np.isfinite(points).all())
 
 
-__all__ = ["MUTED", "Line", "Scale", "few", "lines_figure", "spread"]
+__all__ = ["Line", "Scale", "few", "lines_figure", "spread"]

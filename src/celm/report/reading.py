@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Self, TypeVar
 
@@ -62,7 +62,11 @@ class Result(Read):
 
     @model_validator(mode="after")
     def classes_agree(self) -> Self:
-        tables = [*(self.evidence or {}).values(), *self.counts.values(), self.per_class]
+        tables: list[Sequence[object]] = [
+            *(self.evidence or {}).values(),
+            *self.counts.values(),
+            self.per_class,
+        ]
         if not self.classes or any(len(row) != len(self.classes) for row in tables):
             raise ValueError("its rows do not have a number for every class")
         if not self.weights:

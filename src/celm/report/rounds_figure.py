@@ -44,5 +44,7 @@ def rounds_figure(
     seen = [i for i, row in enumerate(rows) if row]
     kept = slice(seen[0], seen[-1] + 1)
     lines = {name: Line(line.x[kept], line.y[kept], mark=line.mark) for name, line in lines.items()}
+    most = max(float(np.nanmax(line.y)) for line in lines.values())
+    scale = Scale("round", NAMES[of], limits=(0.0, 1.06 * most if most > 0 else 1.0))
     with look():
-        return lines_figure(lines, Scale("round", NAMES[of]), heading_text(title))
+        return lines_figure(lines, scale, heading_text(title))

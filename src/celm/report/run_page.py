@@ -24,6 +24,18 @@ from celm.report.sentences import answers, listed
 from celm.report.split_figure import split_figure
 
 Figures = dict[str, Markup]
+FIGURES = (
+    "evidence",
+    "shares",
+    "held",
+    "fidelity",
+    "split",
+    "weights",
+    "scores",
+    "accuracy",
+    "per_class",
+    "probes",
+)
 
 
 @dataclass(frozen=True)
@@ -50,7 +62,7 @@ def run_page(told: Told, probe_images: bool = False) -> str:
         "totals": {client: sum(row) for client, row in (result.evidence or {}).items()},
         "taking_part": Counter(client for record in told.rounds for client in record.clients),
         "exclusions": exclusions,
-        "figures": figures(told) | ({} if probes is None else {"probes": probes}),
+        "figures": dict.fromkeys(FIGURES) | figures(told) | {"probes": probes},
         "probe_images": probe_images,
         "frozen": frozen_after(told),
         "worst": worst_class(told),
@@ -100,7 +112,7 @@ def figures(told: Told) -> Figures:
         )
     final = ", ".join(f"{shown(c, 24)} {percent(w)}" for c, w in list(result.weights.items())[:12])
     for of, name in (("standing", "weights"), ("scores", "scores")):
-        if any(record[of] for record in records):
+        if sum(bool(record[of]) for record in records) > 1:
             made[name] = inline_svg(
                 rounds_figure(records, of),  # type: ignore[arg-type]  # one of the literals, by the line above
                 name,

@@ -49,13 +49,19 @@ def study_page(path: Path, home: Path) -> str:
     """`home` is the folder that the page will be in; links to runs start there."""
     grid = read_grid(path / "table.json")
     finished, unfinished = runs_below(path)
-    panels = [panel(number, name, runs) for number, (name, runs) in enumerate(grouped(finished).items(), 1)]
     rows = list(dict.fromkeys(cell.row for cell in grid.cells))
     columns = list(dict.fromkeys(cell.column for cell in grid.cells))
+    order = [*rows, *columns]
+    panels = [
+        panel(number, name, in_table_order(runs, order))
+        for number, (name, runs) in enumerate(grouped(finished).items(), 1)
+    ]
+    methods = {told.experiment.method for told in finished}
     context = {
-        "title": grid.title,
-        "grid": grid,
+        # The page says by itself how to read its cells.
+        "title": grid.title.partition("; in percent")[0],
         "rows": rows,
+        "row_heading": "method" if set(rows) <= methods else "row",
         "columns": columns,
         "cells": {(s.cell.row, s.cell.column): s for s in placed(grid)},
         "paper": any(cell.paper_mean is not None for cell in grid.cells),
@@ -113,6 +119,12 @@ def grouped(runs: Sequence[Told]) -> dict[str, dict[str, dict[int, Told]]]:
             )
             named.setdefault(name, {}).setdefault(label, {})[told.result.seed] = told
     return named
+
+
+def in_table_order(runs: dict[str, dict[int, Told]], order: Sequence[str]) -> dict[str, dict[int, Told]]:
+    """Methods as the table has them, so that a method has one colour throughout."""
+    places = {name: number for number, name in enumerate(order)}
+    return dict(sorted(runs.items(), key=lambda item: places.get(item[0], len(places))))
 
 
 def flat(told: Told) -> dict[str, str]:
