@@ -54,10 +54,18 @@ def arguments(experiment: Experiment) -> list[str] | None:
     return said + watching + settings
 
 
-def command(experiment: Experiment) -> str:
-    """A line for the shell; with the settings as a file where options cannot say all."""
+def command_parts(experiment: Experiment) -> list[str]:
+    """The line for the shell, an option with its value a part; with the settings as a file where options cannot
+    say all.
+    """
     given = arguments(experiment)
-    return "celm run experiment.toml" if given is None else shlex.join(["celm", "run", *given])
+    if given is None:
+        return ["celm run", "experiment.toml"]
+    return ["celm run", *(shlex.join(pair) for pair in zip(given[::2], given[1::2], strict=True))]
+
+
+def command(experiment: Experiment) -> str:
+    return " ".join(command_parts(experiment))
 
 
 def toml(value: Any) -> str | None:

@@ -18,7 +18,7 @@ from celm.report.page import percent, render, shown
 from celm.report.per_class_figure import per_class_figure
 from celm.report.probe_figure import drawable, probe_figure
 from celm.report.reading import Told
-from celm.report.repeating import arguments, command
+from celm.report.repeating import arguments, command_parts
 from celm.report.rounds_figure import rounds_figure
 from celm.report.sentences import answers, listed
 from celm.report.split_figure import split_figure
@@ -67,7 +67,7 @@ def run_page(told: Told, probe_images: bool = False) -> str:
         "frozen": frozen_after(told),
         "worst": worst_class(told),
         "rare": listed([result.classes[k] for k in result.rare_classes]) if result.rare_classes else None,
-        "command": command(told.experiment),
+        "command": command_parts(told.experiment),
         "needs_file": arguments(told.experiment) is None,
         "settings": told.experiment.to_toml(),
         "start": told.starts[-1] if told.starts else None,

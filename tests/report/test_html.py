@@ -1,0 +1,238 @@
+"""The report: its sentences are right, names stay text, nothing is loaded, and what is no run is refused."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+from collections.abc import Callable
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from celm.base.errors import CelmError
+from celm.report.html import report, write_report
+
+HOSTILE = [
+    "<script>alert(1)</script>",
+    "\"'><img src=x onerror=alert(1)>\x00\x1b[31m\u202e\u200f",
+    "{{ 7 * 7 }}</style></title>" + "x" * 10_000,
+]
+CLASSES = ["</td><script>", "a & b", "\u202eowl\n", "'\"`"]
+
+
+class Page(HTMLParser):
+    """Elements, attributes and visible text of a page."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.attributes: list[tuple[str, str, str | None]] = []
+        self.pieces: list[str] = []
+        self.raw: dict[str, str] = {}
+        self.inside = ""
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.attributes += [(tag, name, value) for name, value in attrs]
+        self.inside = tag
+
+    def handle_endtag(self, tag: str) -> None:
+        self.inside = ""
+
+    def handle_data(self, data: str) -> None:
+        if self.inside in ("style", "script"):
+            self.raw[self.inside] = data
+        else:
+            self.pieces.append(data)
+
+    @property
+    def text(self) -> str:
+        return " ".join("".join(self.pieces).split())
+
+    @property
+    def policy(self) -> str:
+        contents = [v for t, n, v in self.attributes if t == "meta" and n == "content" and v]
+        (policy,) = [value for value in contents if "default-src" in value]
+        return policy
+
+
+def safe(page: Page) -> None:
+    """One style, one script, both those that the policy names; no handlers, no inline style, nothing loaded."""
+    assert page.tags.count("script") == page.tags.count("style") == 1
+    assert page.policy.startswith("default-src 'none'; ")
+    assert "unsafe" not in page.policy
+    for kind in ("style", "script"):
+        digest = base64.b64encode(hashlib.sha256(page.raw[kind].encode()).digest()).decode()
+        assert f"{kind}-src 'sha256-{digest}'" in page.policy
+    assert not {"img", "iframe", "link", "base", "form", "object", "embed", "foreignobject"} & set(page.tags)
+    for tag, name, value in page.attributes:
+        assert not name.startswith("on"), (tag, name)
+        assert name != "style", (tag, value)
+        assert name != "src", (tag, value)
+        if name == "href":
+            assert value is not None
+            assert value.startswith(("#", "data:image/png;base64,")) or value.endswith("report.html")
+    ids = [value for _, name, value in page.attributes if name == "id"]
+    assert len(ids) == len(set(ids))
+    referred = {value[1:] for _, name, value in page.attributes if name == "href" and value and value[0] == "#"}
+    assert referred <= set(ids)
+
+
+@pytest.fixture
+def page(tmp_path: Path, handmade: Callable[..., Path]) -> Page:
+    return Page(report(handmade(tmp_path / "run")))
+
+
+def test_the_answer_is_one_sentence_a_client(page: Page) -> None:
+    for sentence in (
+        "client-0: 40.0 % of the weight; evidence for 2 of 4 classes; sole holder of class cat",
+        "client-1: 50.0 % of the weight; evidence for 3 of 4 classes; sole holder of classes owl and yak",
+        "client-2: 10.0 % of the weight; no evidence for any class; left out in 2 rounds",
+    ):
+        assert sentence in page.text
+
+
+def test_what_was_run_and_how_well(page: Page) -> None:
+    for words in (
+        "3 clients trained mlp for 3 rounds with celm, seed 42",
+        "Accuracy 75.00 %",
+        "Balanced accuracy 50.00 %",
+        "Rare-class accuracy 12.50 %",
+        "1 min 15 s",
+        "celm run --dataset digits --split '' --rule celm --rounds 3 --seed 42 --observe shapfed",
+        "celm 0.1.0",
+        "has a value that is not finite",
+    ):
+        assert words in page.text, words
+
+
+def test_observers_weights_are_a_column(page: Page) -> None:
+    assert "by shapfed" in page.text
+    assert "30.0 %" in page.text
+
+
+def test_the_truth_is_apart_and_labelled(page: Page) -> None:
+    before, after = page.text.split("known only in simulation")
+    assert "Free-riders: client-2" in after
+    assert "Free-riders" not in before
+    assert "Samples held" in after
+
+
+def test_figures_have_text_alternatives(page: Page) -> None:
+    pictures = [value for tag, name, value in page.attributes if tag == "svg" and name == "role"]
+    labels = [v for tag, name, v in page.attributes if tag == "svg" and name == "aria-label"]
+    assert len(pictures) == len(labels) == 9
+    assert "Heatmap of evidence, 3 clients by 4 classes. Strongest: client-1 for class owl, 3.00." in labels
+    assert any("Evidence for 5 of the 6 holdings, and for 0 that are none." in (v or "") for v in labels)
+
+
+def test_a_page_loads_and_allows_nothing_but_itself(page: Page) -> None:
+    safe(page)
+
+
+def test_hostile_names_stay_text(tmp_path: Path, handmade: Callable[..., Path]) -> None:
+    place = handmade(tmp_path / "run", names=HOSTILE, classes=CLASSES, free_riders=HOSTILE, dataset=HOSTILE[0])
+    result = json.loads((place / "result.json").read_text())
+    result["observed"] = {HOSTILE[0]: {name: 0.5 for name in HOSTILE}}
+    (place / "result.json").write_text(json.dumps(result))
+    text = report(place)
+    page = Page(text)
+    safe(page)
+    assert "<script>alert(1)</script>: 40.0 % of the weight" in page.text
+    assert "{{ 7 * 7 }}" in page.text
+    assert "x" * 100 not in text
+    assert not re.search("[\x00-\x08\x0b-\x1f\u200e\u200f\u202a-\u202e\u2066-\u2069]", text)
+
+
+def test_a_rule_without_evidence_has_weights_only(tmp_path: Path, handmade: Callable[..., Path]) -> None:
+    page = Page(report(handmade(tmp_path / "run", evidence=None, observed={}, rare_class_accuracy=None)))
+    assert "client-0: 40.0 % of the weight" in page.text
+    assert "Evidence by class" not in page.text
+    assert "Rare-class" not in page.text
+    safe(page)
+
+
+def test_clients_that_were_not_probed_are_said_so(tmp_path: Path, handmade: Callable[..., Path]) -> None:
+    evidence = {"client-0": [1.0, 0.0, 0.0, 0.0]}
+    page = Page(report(handmade(tmp_path / "run", evidence=evidence)))
+    assert "client-1: 50.0 % of the weight; not among those last probed" in page.text
+
+
+def test_equal_runs_give_equal_pages(tmp_path: Path, handmade: Callable[..., Path]) -> None:
+    place = handmade(tmp_path / "run")
+    assert report(place) == report(place)
+
+
+def test_a_study_shows_ours_the_papers_and_the_difference(study: Path) -> None:
+    page = Page(report(study))
+    safe(page)
+    assert "75.00 ± 1.00 paper 80.00 ± 2.00 difference −5.00" in page.text
+    assert "4 finished runs" in page.text
+    marked = [v for tag, name, v in page.attributes if (tag, name) == ("span", "class")]
+    assert marked.count("best") == marked.count("second") == 2  # one cell, and one in the explanation, each
+    labels = [v or "" for tag, name, v in page.attributes if tag == "svg" and name == "aria-label"]
+    assert any("At the end: fedavg 60.0 %; celm 75.0 %." in label for label in labels)
+
+
+def test_a_study_links_to_the_reports_of_its_runs(study: Path, tmp_path: Path) -> None:
+    write_report(study / "celm-seed42")
+    (study / "fedavg-seed43" / "result.json").unlink()
+    write_report(study, tmp_path / "elsewhere.html")
+    page = Page((tmp_path / "elsewhere.html").read_text())
+    links = [v for tag, name, v in page.attributes if (tag, name) == ("a", "href") and v and v[0] != "#"]
+    assert links == ["study/celm-seed42/report.html"]
+    assert "3 finished runs, 1 not finished" in page.text
+
+
+def test_settings_that_vary_within_a_method_name_its_lines(study: Path) -> None:
+    settings = study / "celm-seed43" / "settings.toml"
+    settings.write_text(settings.read_text().replace("steps = 200", "steps = 50"))
+    page = Page(report(study))
+    assert "celm, probe.steps=50" in page.text
+    assert "celm, probe.steps=200" in page.text
+
+
+def test_hostile_tables_stay_text(study: Path) -> None:
+    table = json.loads((study / "table.json").read_text())
+    table["title"] = HOSTILE[0]
+    table["cells"] += [{"row": HOSTILE[1], "column": HOSTILE[2], "mean": 0.5}]
+    (study / "table.json").write_text(json.dumps(table))
+    safe(Page(report(study)))
+
+
+def test_the_report_is_written_into_the_folder_or_where_told(tmp_path: Path, handmade: Callable[..., Path]) -> None:
+    place = handmade(tmp_path / "run")
+    assert write_report(place) == place / "report.html"
+    assert write_report(place, tmp_path / "r.html").read_text() == (place / "report.html").read_text()
+    assert not list(tmp_path.glob(".*"))
+
+
+def damage(place: Path, **changes: object) -> None:
+    result = json.loads((place / "result.json").read_text())
+    (place / "result.json").write_text(json.dumps({**result, **changes}))
+
+
+def test_what_is_neither_run_nor_study_is_refused(tmp_path: Path, handmade: Callable[..., Path]) -> None:
+    with pytest.raises(CelmError, match="there is no such folder"):
+        report(tmp_path / "nothing")
+    with pytest.raises(CelmError, match="neither a run nor a study"):
+        report(tmp_path)
+    place = handmade(tmp_path / "run")
+    damage(place, accuracy="high")
+    with pytest.raises(CelmError, match=r"result\.json is damaged: accuracy"):
+        report(place)
+    damage(place, accuracy=0.5, per_class=[0.1])
+    with pytest.raises(CelmError, match="a number for every class"):
+        report(place)
+    (place / "result.json").unlink()
+    with pytest.raises(CelmError, match="is not finished"):
+        report(place)
+    with pytest.raises(CelmError, match="it is a folder"):
+        write_report(place, tmp_path)
+    (tmp_path / "table.json").write_text('{"title": 3}')
+    with pytest.raises(CelmError, match=r"table\.json is damaged"):
+        report(tmp_path)
