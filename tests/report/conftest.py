@@ -45,7 +45,8 @@ def write_run(path: Path, names: list[str] = CLIENTS, classes: list[str] = CLASS
         **changes,
     }
     folder = Folder.create(
-        path, Experiment.parse({"observe": [{"name": "shapfed"}], "run": {"rounds": 3, "seed": result["seed"]}})
+        path,
+        Experiment.parse({"observe": [{"name": "shapfed"}], "run": {"rounds": 3, "seed": result["seed"]}}),
     )
     for number in (1, 2, 3):
         folder.add_round(

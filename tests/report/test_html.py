@@ -36,6 +36,8 @@ class Page(HTMLParser):
         self.feed(text)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag in ("dt", "dd", "td", "th", "p", "small"):
+            self.pieces.append(" ")
         self.tags.append(tag)
         self.attributes += [(tag, name, value) for name, value in attrs]
         self.inside = tag
@@ -78,7 +80,9 @@ def safe(page: Page) -> None:
             assert value.startswith(("#", "data:image/png;base64,")) or value.endswith("report.html")
     ids = [value for _, name, value in page.attributes if name == "id"]
     assert len(ids) == len(set(ids))
-    referred = {value[1:] for _, name, value in page.attributes if name == "href" and value and value[0] == "#"}
+    referred = {
+        value[1:] for _, name, value in page.attributes if name == "href" and value and value[0] == "#"
+    }
     assert referred <= set(ids)
 
 
@@ -103,7 +107,7 @@ def test_what_was_run_and_how_well(page: Page) -> None:
         "Balanced accuracy 50.00 %",
         "Rare-class accuracy 12.50 %",
         "1 min 15 s",
-        "celm run --dataset digits --split '' --rule celm --rounds 3 --seed 42 --observe shapfed",
+        "celm run --dataset digits --rule celm --rounds 3 --seed 42 --observe shapfed",
         "celm 0.1.0",
         "has a value that is not finite",
     ):
@@ -135,9 +139,11 @@ def test_a_page_loads_and_allows_nothing_but_itself(page: Page) -> None:
 
 
 def test_hostile_names_stay_text(tmp_path: Path, handmade: Callable[..., Path]) -> None:
-    place = handmade(tmp_path / "run", names=HOSTILE, classes=CLASSES, free_riders=HOSTILE, dataset=HOSTILE[0])
+    place = handmade(
+        tmp_path / "run", names=HOSTILE, classes=CLASSES, free_riders=HOSTILE, dataset=HOSTILE[0]
+    )
     result = json.loads((place / "result.json").read_text())
-    result["observed"] = {HOSTILE[0]: {name: 0.5 for name in HOSTILE}}
+    result["observed"] = {HOSTILE[0]: dict.fromkeys(HOSTILE, 0.5)}
     (place / "result.json").write_text(json.dumps(result))
     text = report(place)
     page = Page(text)
@@ -160,6 +166,7 @@ def test_clients_that_were_not_probed_are_said_so(tmp_path: Path, handmade: Call
     evidence = {"client-0": [1.0, 0.0, 0.0, 0.0]}
     page = Page(report(handmade(tmp_path / "run", evidence=evidence)))
     assert "client-1: 50.0 % of the weight; not among those last probed" in page.text
+    assert "sole holder of class cat among those probed" in page.text
 
 
 def test_equal_runs_give_equal_pages(tmp_path: Path, handmade: Callable[..., Path]) -> None:
@@ -196,6 +203,42 @@ def test_settings_that_vary_within_a_method_name_its_lines(study: Path) -> None:
     assert "celm, probe.steps=200" in page.text
 
 
+def test_splits_that_differ_in_a_setting_are_apart(study: Path) -> None:
+    settings = study / "celm-seed43" / "settings.toml"
+    settings.write_text(settings.read_text().replace("clients = 5", "clients = 7"))
+    page = Page(report(study))
+    assert "digits, pls, split.clients=5" in page.text
+    assert "digits, pls, split.clients=7" in page.text
+    safe(page)
+
+
+def test_a_full_grid_of_probe_settings_is_a_heatmap(tmp_path: Path, handmade: Callable[..., Path]) -> None:
+    for steps in (50, 200):
+        for rate in ("0.01", "0.1"):
+            place = handmade(tmp_path / f"{steps}-{rate}", accuracy=steps / 1000 + float(rate))
+            text = (place / "settings.toml").read_text()
+            text = text.replace("steps = 200", f"steps = {steps}").replace("lr = 0.01", f"lr = {rate}")
+            (place / "settings.toml").write_text(text)
+    (tmp_path / "table.json").write_text('{"title": "grid", "cells": []}')
+    page = Page(report(tmp_path))
+    assert "Steps and rate of the probe" in page.text
+    assert "Accuracy over the rounds" not in page.text
+
+
+def test_columns_compete_and_less_is_better_where_the_table_says_so(study: Path) -> None:
+    cells = [
+        {"row": "r", "column": c, "mean": m, "percent": False, "low": True}
+        for c, m in (("worst", 0.9), ("best", 0.1), ("middle", 0.5))
+    ]
+    (study / "table.json").write_text(json.dumps({"title": "d", "compete": "columns", "cells": cells}))
+    text = report(study)
+    assert re.findall('class="(|best|second)">(0[.][0-9]+)<', text) == [
+        ("", "0.900"),
+        ("best", "0.100"),
+        ("second", "0.500"),
+    ]
+
+
 def test_hostile_tables_stay_text(study: Path) -> None:
     table = json.loads((study / "table.json").read_text())
     table["title"] = HOSTILE[0]
@@ -204,7 +247,9 @@ def test_hostile_tables_stay_text(study: Path) -> None:
     safe(Page(report(study)))
 
 
-def test_the_report_is_written_into_the_folder_or_where_told(tmp_path: Path, handmade: Callable[..., Path]) -> None:
+def test_the_report_is_written_into_the_folder_or_where_told(
+    tmp_path: Path, handmade: Callable[..., Path]
+) -> None:
     place = handmade(tmp_path / "run")
     assert write_report(place) == place / "report.html"
     assert write_report(place, tmp_path / "r.html").read_text() == (place / "report.html").read_text()

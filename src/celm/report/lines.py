@@ -91,7 +91,8 @@ def lines_figure(lines: Mapping[str, Line], scale: Scale, title: str | None) -> 
     write_names(axes, lines, ends, named, sheet, (wide, high_inches), slot)
     axes.grid(axis="y")
     axes.xaxis.set_major_locator(MaxNLocator(6, integer=scale.whole, steps=[1, 2, 5, 10]))
-    axes.yaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10]))
+    ticks = MaxNLocator(5, steps=[1, 2, 5, 10]).tick_values(low, high)
+    axes.set_yticks([tick for tick in ticks if low <= tick <= high])
     if len(set(every.tolist())) == 1:
         axes.set_xticks(every[:1], [f"{every[0]:g}"])
     axes.tick_params(labelsize=TEXT, labelcolor=INK, pad=0.6 * GAP * 72)

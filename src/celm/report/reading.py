@@ -77,7 +77,7 @@ class Result(Read):
 
 
 class Cell(Read):
-    """A cell of table.json: ours and the paper's. Fractions, not percent, unless the table says otherwise."""
+    """A cell of table.json: ours and the paper's."""
 
     row: str
     column: str
@@ -87,6 +87,22 @@ class Cell(Read):
     paper_mean: float | None = None
     paper_std: float | None = None
     difference: float | None = None
+    percent: bool = True
+    """Whether it is shown in percent, or as it is."""
+    low: bool = False
+    """Whether less is better."""
+
+    def shown(self, value: float, sign: str = "") -> str:
+        scale, digits = (100, 2) if self.percent else (1, 3)
+        return f"{scale * value:{sign}.{digits}f}".replace("-", "−")
+
+    @property
+    def merit(self) -> float | None:
+        """Larger is better; equal where what is shown is equal."""
+        if self.mean is None:
+            return None
+        rounded = round(self.mean, 4 if self.percent else 3)
+        return -rounded if self.low else rounded
 
 
 class Grid(Read):
@@ -95,6 +111,7 @@ class Grid(Read):
     title: str
     cells: list[Cell]
     compete: str = "rows"
+    """Whether the rows of a column compete, or the columns of a row."""
 
 
 class Told:

@@ -38,7 +38,8 @@ def arguments(experiment: Experiment) -> list[str] | None:
     for table, values in tables.items():
         for key, value in values.items():
             place = (table, key)
-            if place in NEVER or (place not in ALWAYS and value == usual.get(table, {}).get(key)):
+            unsaid = value == "" or (place not in ALWAYS and value == usual.get(table, {}).get(key))
+            if place in NEVER or unsaid:
                 continue
             # The user's own folder is a name and a path, which --set says as well.
             option = None if place == ("dataset", "name") and value == "folder" else OPTIONS.get(place)
@@ -55,9 +56,7 @@ def arguments(experiment: Experiment) -> list[str] | None:
 
 
 def command_parts(experiment: Experiment) -> list[str]:
-    """The line for the shell, an option with its value a part; with the settings as a file where options cannot
-    say all.
-    """
+    """The line for the shell, an option with its value a part; by a file of settings where options cannot say all."""
     given = arguments(experiment)
     if given is None:
         return ["celm run", "experiment.toml"]

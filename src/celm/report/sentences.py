@@ -38,6 +38,8 @@ def answers(
 ) -> list[Answer]:
     """Of every client, in the order of `weights`."""
     holders = [[c for c, row in (evidence or {}).items() if row[k] > 0] for k in range(len(classes))]
+    # Of clients that were not probed nothing is known: a claim over all of them would be too much.
+    claim = "" if evidence is None or set(weights) <= set(evidence) else " among those probed"
     told = []
     for client, weight in weights.items():
         row = None if evidence is None else evidence.get(client)
@@ -51,7 +53,7 @@ def answers(
         elif evidence is not None:
             parts.append("not among those last probed")
         if sole:
-            parts.append(f"sole holder of {listed([classes[k] for k in sole])}")
+            parts.append(f"sole holder of {listed([classes[k] for k in sole])}{claim}")
         left_out = (excluded or {}).get(client, 0)
         if left_out:
             parts.append(f"left out in {left_out} round{'s' if left_out > 1 else ''}")

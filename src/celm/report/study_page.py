@@ -65,6 +65,8 @@ def study_page(path: Path, home: Path) -> str:
         "columns": columns,
         "cells": {(s.cell.row, s.cell.column): s for s in placed(grid)},
         "paper": any(cell.paper_mean is not None for cell in grid.cells),
+        "percent": all(cell.percent for cell in grid.cells),
+        "low": any(cell.low for cell in grid.cells),
         "seeds": max((cell.count for cell in grid.cells), default=0),
         "panels": panels,
         "links": {told.path: link(told.path, home) for told in finished},
@@ -84,41 +86,55 @@ def runs_below(path: Path) -> tuple[list[Told], list[Path]]:
 
 def placed(grid: Grid) -> list[Shown]:
     """Best and second among the rows of a column, or the columns of a row; by what is shown, so ties share."""
+
+    def contest(cell: Cell) -> str:
+        return cell.column if grid.compete == "rows" else cell.row
+
+    merits: dict[str, set[float]] = {}
+    for cell in grid.cells:
+        if cell.merit is not None:
+            merits.setdefault(contest(cell), set()).add(cell.merit)
     told = []
     for cell in grid.cells:
-        rivals = [
-            other.mean
-            for other in grid.cells
-            if other.mean is not None
-            and (other.column == cell.column if grid.compete == "rows" else other.row == cell.row)
-        ]
-        values = sorted({round(value, 4) for value in rivals}, reverse=True)
-        place = 0
-        if cell.mean is not None and len(values) > 1:
-            place = {values[0]: 1, values[1]: 2}.get(round(cell.mean, 4), 0)
-        told.append(Shown(cell, place))
+        ranked = sorted(merits.get(contest(cell), ()), reverse=True)
+        place = 0 if cell.merit is None or len(ranked) < 2 else ranked.index(cell.merit) + 1
+        told.append(Shown(cell, place if place <= 2 else 0))
     return told
 
 
 def grouped(runs: Sequence[Told]) -> dict[str, dict[str, dict[int, Told]]]:
-    """Dataset and split to method to seed to run; a method is told apart by the settings that vary within it."""
-    panels: dict[str, list[Told]] = {}
-    for told in runs:
-        panels.setdefault(f"{told.result.dataset}, {told.result.split}", []).append(told)
-    named: dict[str, dict[str, dict[int, Told]]] = {}
-    for name, members in panels.items():
-        varying = {}
-        for method in {told.experiment.method for told in members}:
-            settings = [flat(t) for t in members if t.experiment.method == method]
-            keys = sorted({key for row in settings for key in row})
-            varying[method] = [key for key in keys if len({row.get(key) for row in settings}) > 1]
-        for told in members:
-            method, settings_ = told.experiment.method, flat(told)
-            label = ", ".join(
-                [method, *(f"{key}={settings_.get(key, 'default')}" for key in varying[method])]
-            )
-            named.setdefault(name, {}).setdefault(label, {})[told.result.seed] = told
-    return named
+    """Dataset and split to method to seed to run; each named with the settings that tell it from its like."""
+    datasets = named([(t, f"{t.result.dataset}, {t.result.split}", among(flat(t), True)) for t in runs])
+    return {
+        name: {
+            label: {told.result.seed: told for told in seeds}
+            for label, seeds in named(
+                [(t, t.experiment.method, among(flat(t), False)) for t in members]
+            ).items()
+        }
+        for name, members in datasets.items()
+    }
+
+
+def named(runs: Sequence[tuple[Told, str, Mapping[str, str]]]) -> dict[str, list[Told]]:
+    """Runs by their name, and by the settings that vary among those of that name."""
+    alike: dict[str, list[Mapping[str, str]]] = {}
+    for _, name, settings in runs:
+        alike.setdefault(name, []).append(settings)
+    varying = {
+        name: [key for key in sorted(set().union(*rows)) if len({row.get(key) for row in rows}) > 1]
+        for name, rows in alike.items()
+    }
+    groups: dict[str, list[Told]] = {}
+    for told, name, settings in runs:
+        told_apart = [f"{key}={settings.get(key, 'default')}" for key in varying[name]]
+        groups.setdefault(", ".join([name, *told_apart]), []).append(told)
+    return groups
+
+
+def among(settings: Mapping[str, str], data: bool) -> dict[str, str]:
+    """The settings of the data, or all others."""
+    return {key: value for key, value in settings.items() if key.startswith(("dataset.", "split.")) == data}
 
 
 def in_table_order(runs: dict[str, dict[int, Told]], order: Sequence[str]) -> dict[str, dict[int, Told]]:

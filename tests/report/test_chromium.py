@@ -1,0 +1,150 @@
+"""The report in a real browser: it sorts, fits, complains of nothing, and a client named <script> is a name.
+
+The page's policy forbids foreign scripts, so a copy is made whose policy names one more: the one that looks
+around and tells the page that frames it (a frame, because a headless window is never as narrow as a phone).
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html
+import json
+import re
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import celm
+from celm.federation.experiment import Experiment
+from celm.report.html import report, write_report
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed: apt-get install chromium"),
+]
+
+LOOK_AROUND = """
+const table = document.querySelector("table.sortable");
+const names = () => [...table.tBodies[0].rows].map((row) => row.cells[0].textContent);
+const heads = [...table.tHead.querySelectorAll("th")];
+const told = { names: names(), buttons: heads.map((head) => head.firstElementChild.tagName), sorted: {} };
+for (const head of heads.slice(0, 2)) {
+  for (const turn of [0, 1]) {
+    head.querySelector("button").click();
+    told.sorted[head.getAttribute("aria-sort") + " " + head.textContent.trim()] = names();
+  }
+}
+told.marks = heads.filter((head) => head.hasAttribute("aria-sort")).length;
+for (const part of document.querySelectorAll("details")) part.open = true;
+told.width = [document.documentElement.scrollWidth, innerWidth];
+told.scripts = document.scripts.length - 1;
+told.outside = [...document.querySelectorAll("main *")].filter(
+  (e) => e.getBoundingClientRect().right > innerWidth + 1 && !e.closest(".scroll, .picture, pre"),
+).map((e) => e.tagName + "." + e.getAttribute("class"));
+const figure = document.querySelector("figure svg").getBoundingClientRect();
+told.figure = [figure.width, figure.height];
+told.background = getComputedStyle(document.body).backgroundColor;
+parent.postMessage(JSON.stringify(told), "*");
+"""
+
+FRAME = """<!doctype html><body><iframe src="{page}" style="width:{width}px;height:900px;border:0"></iframe>
+<script>addEventListener("message", (event) => {{ document.body.textContent = event.data; }});</script>"""
+
+
+def browse(page: str, folder: Path, width: int, *options: str) -> dict[str, Any]:
+    """What the page told of itself; anything on its console fails the test."""
+    digest = base64.b64encode(hashlib.sha256(LOOK_AROUND.encode()).digest()).decode()
+    copy = page.replace("script-src ", f"script-src 'sha256-{digest}' ", 1)
+    copy = copy.replace("</body>", f"<script>{LOOK_AROUND}</script></body>")
+    (folder / "copy.html").write_text(copy)
+    (folder / "frame.html").write_text(FRAME.format(page="copy.html", width=width))
+    assert CHROMIUM is not None
+    done = subprocess.run(
+        [
+            CHROMIUM,
+            "--headless=new",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--disable-dev-shm-usage",
+            "--no-first-run",
+            "--disable-background-networking",
+            "--disable-component-update",
+            "--enable-logging=stderr",
+            f"--user-data-dir={folder / 'profile'}",
+            "--window-size=1400,900",
+            "--virtual-time-budget=5000",
+            *options,
+            "--dump-dom",
+            (folder / "frame.html").as_uri(),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert "CONSOLE" not in done.stderr, done.stderr
+    body = re.search(r"<body>(.*)</body>", done.stdout, re.DOTALL)
+    assert body, done.stdout[:2000] + done.stderr[-2000:]
+    told: dict[str, Any] = json.loads(html.unescape(body[1]))
+    return told
+
+
+@pytest.fixture(scope="module")
+def real_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("real") / "run"
+    celm.run(
+        Experiment.parse(
+            {"observe": [{"name": "shapfed"}], "probe": {"steps": 5}, "run": {"rounds": 3, "workers": 0}}
+        ),
+        place,
+    )
+    return place
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_a_real_run_fits_and_sorts(real_run: Path, tmp_path: Path, width: int) -> None:
+    told = browse(report(real_run, probe_images=True), tmp_path, width)
+    assert told["width"][0] <= told["width"][1] == width
+    assert told["outside"] == []
+    assert told["figure"][0] > 250
+    assert told["scripts"] == 1
+    assert set(told["buttons"]) == {"BUTTON"}
+    metrics = json.loads((real_run / "result.json").read_text())
+    heavy = sorted(metrics["weights"], key=lambda name: -metrics["weights"][name])
+    assert told["sorted"]["descending weight"] == heavy
+    assert told["sorted"]["ascending weight"] == heavy[::-1]
+    assert told["sorted"]["descending client"] == sorted(metrics["weights"], reverse=True)
+    assert told["marks"] == 1
+
+
+def test_dark_mode_is_dark(real_run: Path, tmp_path: Path) -> None:
+    told = browse(report(real_run), tmp_path, 1280, "--blink-settings=preferredColorScheme=0")
+    assert told["background"] == "rgb(17, 19, 23)"
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_a_client_named_script_is_a_name(tmp_path: Path, handmade: Callable[..., Path], width: int) -> None:
+    names = ["<script>document.title = 1</script>", "b" * 10_000, "\u202ec\x00"]
+    place = handmade(tmp_path / "run", names=names, classes=["<b>", "x" * 300, "'", '"'])
+    told = browse(report(place), tmp_path, width)
+    assert told["scripts"] == 1
+    assert told["names"][0] == names[0]
+    assert told["width"][0] <= told["width"][1]
+    assert told["outside"] == []
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_a_study_fits_and_sorts(study: Path, tmp_path: Path, width: int) -> None:
+    write_report(study / "celm-seed42")
+    told = browse(report(study), tmp_path, width)
+    assert told["width"][0] <= told["width"][1]
+    assert told["outside"] == []
+    # What is missing comes last, whichever way.
+    assert told["sorted"]["descending accuracy"] == ["celm", "fedavg", "fedrs"]
+    assert told["sorted"]["ascending accuracy"] == ["fedavg", "celm", "fedrs"]

@@ -1,0 +1,149 @@
+"""Studies: declarations, filters, scales, the paper's cells, and a smoke run of each."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+from typer.testing import CliRunner
+
+from celm.base.errors import CelmError
+from celm.cli.app import app
+from celm.study.declaration import load_study, study_names
+from celm.study.running import paper_cell, study_cells
+from celm.study.scales import Scale
+
+NAMES = study_names()
+
+
+def test_every_table_of_the_paper_has_a_study():
+    papers = {load_study(name).paper for name in NAMES}
+    assert {
+        "main",
+        "maverick",
+        "free-rider",
+        "heterogeneity",
+        "fidelity",
+        "iid",
+        "clients-20",
+        "classes-47",
+        "warmup",
+    } <= papers
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_cell_of_a_study_resolves_at_every_scale(name, tmp_path):
+    study = load_study(name)
+    for scale in Scale:
+        cells = study_cells(study, scale, tmp_path)
+        seeds = len(study.seeds) if scale is Scale.paper else 1
+        assert len(cells) == len(study.rows) * len(study.methods) * seeds
+        assert len({cell.place for cell in cells.values()}) == len(cells)
+        for cell in cells.values():
+            assert cell.experiment.run.rounds and cell.experiment.train.lr
+            if scale is Scale.smoke:
+                assert cell.experiment.dataset.name == "digits"
+                assert cell.rounds == 3
+
+
+def test_paper_scale_is_the_papers_protocol(tmp_path):
+    cells = study_cells(load_study("main"), Scale.paper, tmp_path)
+    fashion = cells["fashion_mnist pls", "celm", 42].experiment
+    assert (fashion.run.rounds, fashion.train.lr, fashion.train.batch, fashion.train.epochs) == (
+        100,
+        0.1,
+        128,
+        1,
+    )
+    assert (fashion.probe.steps, fashion.probe.lr, fashion.probe.l2, fashion.run.local_heads) == (
+        200,
+        0.01,
+        1e-3,
+        5,
+    )
+    cifar = cells["cifar10 pls", "celm", 42].experiment
+    assert (cifar.run.rounds, cifar.model.name, cifar.split.options["max_samples"]) == (200, "cnn", 2000)
+    assert cells["fashion_mnist pls", "cgsv", 42].experiment.rule.options == {"protocol": "keep"}
+
+
+@pytest.mark.parametrize(
+    ("name", "row", "method", "metric", "expected"),
+    [
+        ("main", 3, "celm", "accuracy", "83.70 ± 0.19"),
+        ("maverick", 0, "celm", "rare_class_accuracy", "90.77 ± 0.24"),
+        ("maverick", 0, "celm", "balanced_accuracy", "87.32 ± 0.10"),
+        ("free-rider", 1, "cgsv", "auroc", "0.790"),
+        ("free-rider", 1, "celm", "fpr", "0.080"),
+        ("fidelity", 0, "celm", "jsd", "0.294"),
+        ("fidelity", 0, "celm", "jsd_uniform", "0.613"),
+        ("fidelity", 4, "celm", "hellinger", "0.286"),
+        ("classes-47", 4, "cffl", "accuracy", "86.18 ± 0.45"),
+        ("clients-20", 0, "celm", "accuracy", "78.71 ± 1.22"),
+        ("warmup", 1, "30", "accuracy", "84.14 ± 0.51"),
+        ("heterogeneity", 1, "celm+fedrs", "balanced_accuracy", "85.96 ± 0.33"),
+        ("fedisic", 0, "celm", "balanced_accuracy", "70.18 ± 0.58"),
+        ("iid", 1, "cgsv", "accuracy", "62.65 ± 1.41"),
+    ],
+)
+def test_the_papers_figure_stands_beside_its_cell(name, row, method, metric, expected):
+    study = load_study(name)
+    found = paper_cell(study, study.rows[row], method, metric)
+    assert found is not None
+    assert found.shown() == expected
+
+
+def test_only_keeps_a_part(tmp_path):
+    study = load_study("main")
+    cells = study_cells(
+        study, Scale.paper, tmp_path, "dataset=fashion_mnist split=dirichlet_0.05 method=celm seed=43"
+    )
+    assert list(cells) == [("fashion_mnist dirichlet_0.05", "celm", 43)]
+    assert len(study_cells(study, Scale.paper, tmp_path, "split=dirichlet method=celm")) == 18
+    for wrong in ("split=nowhere", "colour=red", "pls"):
+        with pytest.raises(CelmError, match="--only"):
+            study_cells(study, Scale.paper, tmp_path, wrong)
+
+
+def test_unknown_study_and_scale_are_refused(tmp_path):
+    for arguments, message in (
+        (["study", "mian"], "did you mean 'main'?"),
+        (["study", "main", "--scale=huge"], "--scale"),
+    ):
+        result = CliRunner().invoke(app, arguments)
+        assert result.exit_code == 2
+        assert message in result.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
+def test_smoke_scale_fills_the_whole_table(name, tmp_path):
+    arguments = ["study", name, "--scale=smoke", f"--out={tmp_path}", "--workers=1", "--format=json"]
+    if name == "lm-grid":
+        arguments.append("--only=dataset=fashion_mnist split=pls")
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 0, result.stderr
+    found = json.loads(result.stdout)
+    assert found["cells"]
+    assert not found["errors"]
+    for cell in found["cells"]:
+        if cell["mean"] is not None:
+            assert math.isfinite(cell["mean"])
+    assert {path.name for path in tmp_path.iterdir()} >= {
+        "table.md",
+        "table.tex",
+        "table.csv",
+        "table.json",
+        "cells",
+    }
+
+
+def test_dry_run_says_how_much_there_is_to_do(tmp_path):
+    result = CliRunner().invoke(
+        app, ["study", "iid", "--scale=smoke", "--dry-run", f"--out={tmp_path}", "--format=json"]
+    )
+    assert result.exit_code == 0, result.stderr
+    found = json.loads(result.stdout)
+    assert (found["runs"], found["done"]) == (10, 0)
+    assert found["hours"] > 0
+    assert not list(tmp_path.iterdir())
