@@ -48,6 +48,10 @@ __all__ = [
 ]
 
 
+def __dir__() -> list[str]:
+    return sorted(__all__)
+
+
 def __getattr__(name: str) -> Any:
     if name not in HOMES:
         raise AttributeError(f"module 'celm' has no attribute '{name}'")

@@ -56,7 +56,14 @@ def test_help_shows_examples(invoke: Invoke, command: str, example: str) -> None
     assert example in shown.stdout
 
 
-@pytest.mark.parametrize("kind", list(Kind))
+def test_list_shows_the_studies(invoke: Invoke) -> None:
+    found = json.loads(invoke("list", "studies", "--format=json").stdout)["studies"]
+    assert {"main", "maverick", "free-rider"} <= {row["name"] for row in found}
+    assert all(row["summary"] and row["runs"] for row in found)
+    assert "maverick" in invoke("list", "studies").stdout
+
+
+@pytest.mark.parametrize("kind", list(CATALOGUES))
 def test_list_shows_every_name_in_text_and_in_json(invoke: Invoke, kind: Kind) -> None:
     names = CATALOGUES[kind].names()
     assert names
@@ -89,8 +96,10 @@ def test_split_as_text_and_as_a_picture(tmp_path: Path, invoke: Invoke) -> None:
     assert result.exit_code == 0
     assert "client-3" in result.stdout
     assert "rare classes: 7, 8, 9" in result.stdout
-    assert "picture: split.svg" in result.stderr
+    assert "picture: split.svg" in result.stdout
     assert (tmp_path / "split.svg").read_text().startswith("<?xml")
+    assert "picture: digits-pls-seed42.png" in invoke("split").stdout
+    assert (tmp_path / "digits-pls-seed42.png").read_bytes().startswith(b"\x89PNG")
 
 
 @pytest.mark.parametrize(

@@ -121,7 +121,6 @@ HARMFUL: dict[str, tuple[Callable[[Path], None], str]] = {
         "does not hold rounds 1 to 3",
     ),
     "missing record": (lambda run: (run / "rounds.jsonl").unlink(), "does not hold rounds 1 to 3"),
-    "damaged times": (lambda run: replace_line(run / "times.jsonl", 1, b"x\n"), "times.jsonl is damaged"),
     "settings that are no TOML": (lambda run: append(run / "settings.toml", b"["), "settings.toml"),
     "settings that are not text": (lambda run: append(run / "settings.toml", b"\xff"), "settings.toml"),
     "unknown setting": (lambda run: append(run / "settings.toml", b"\n[rum]\n"), "did you mean 'run'"),
@@ -129,7 +128,13 @@ HARMFUL: dict[str, tuple[Callable[[Path], None], str]] = {
         lambda run: (run / "settings.toml").write_text(
             (run / "settings.toml").read_text().replace("    4,\n", "    5,\n")
         ),
-        "is not a checkpoint of this run",
+        "was changed since the run began",
+    ),
+    "another number of rounds": (
+        lambda run: (run / "settings.toml").write_text(
+            (run / "settings.toml").read_text().replace("rounds = ", "rounds = 1")
+        ),
+        "was changed since the run began",
     ),
     "checkpoint cut short": (
         lambda run: os.truncate(newest(run), 1000),

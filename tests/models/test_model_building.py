@@ -213,7 +213,7 @@ def test_own_factories_are_called_with_what_they_name(
         ("own_nets_of_test:passes_on", {"a": 3}, "failed: TypeError"),
         ("own_nets_of_test:not_a_module", {}, "returned int, not an nn.Module"),
         ("own_nets_of_test:broken", {}, "failed: RuntimeError: out of luck"),
-        ("own_nets_of_test:pair", {}, "must return a tensor of logits, not tuple"),
+        ("own_nets_of_test:pair", {}, "must return logits, not tuple"),
         ("own_nets_of_test:Net", {"width": -1}, "failed: RuntimeError"),
     ],
 )

@@ -41,7 +41,8 @@ def test_every_cell_of_a_study_resolves_at_every_scale(name, tmp_path):
         assert len(cells) == len(study.rows) * len(study.methods) * seeds
         assert len({cell.place for cell in cells.values()}) == len(cells)
         for cell in cells.values():
-            assert cell.experiment.run.rounds and cell.experiment.train.lr
+            assert cell.experiment.run.rounds
+            assert cell.experiment.train.lr
             if scale is Scale.smoke:
                 assert cell.experiment.dataset.name == "digits"
                 assert cell.rounds == 3

@@ -18,7 +18,7 @@ def command(
     methods: Annotated[str, typer.Option(help="RULE or RULE+OBJECTIVE, separated by commas.")],
     file: Annotated[
         Path | None,
-        typer.Argument(metavar="[EXPERIMENT.toml]", help="Settings common to all; see `celm init`."),
+        typer.Argument(metavar="EXPERIMENT.toml", help="Settings common to all; see `celm init`."),
     ] = None,
     seeds: Annotated[str, typer.Option(help="Seeds, separated by commas.")] = "42,43,44",
     dataset: options.Dataset = None,
@@ -75,7 +75,7 @@ def command(
     outcomes = dict(zip(cells, results, strict=True))
     first = next(iter(cells.values())).experiment
     title = f"{first.dataset.name}, {first.split.name}, {first.run.rounds} rounds, seeds {seeds}"
-    table = compare_table(outcomes, f"{title}; in percent, the paper's in brackets")
+    table = compare_table(outcomes, title)
     save_table(table, place)
     if format is Format.json:
         print_json({"folder": str(place.resolve()), **table.to_json()})

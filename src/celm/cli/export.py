@@ -22,9 +22,9 @@ def command(
 
     [bold]Examples[/bold]
 
-      celm export runs/digits-pls-celm-seed42 --out model.safetensors
+      celm export runs/digits-celm-seed42 --out model.safetensors
 
-      celm export runs/digits-pls-celm-seed42 --out model.pt2
+      celm export runs/digits-celm-seed42 --out model.pt2
     """
     folder = Folder.open(run)
     from celm.federation.export import export_model

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import io
+import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import StrEnum
 from functools import wraps
+from pathlib import Path
 from typing import Any, ParamSpec
 
 from rich.console import Console
@@ -14,7 +17,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
 from celm.base.errors import CelmError
-from celm.base.files import dump_json
+from celm.base.files import dump_json, explained
 
 P = ParamSpec("P")
 
@@ -34,8 +37,11 @@ def console() -> Console:
 
 
 def print_json(value: Any) -> None:
-    sys.stdout.write(dump_json(value, indent=2) + "\n")
-    sys.stdout.flush()
+    if sys.stdout is None:
+        raise CelmError("there is no standard output to print to")
+    with explained(Path("standard output"), "write to"):
+        sys.stdout.write(dump_json(value, indent=2) + "\n")
+        sys.stdout.flush()
 
 
 def with_exit_codes(command: Callable[P, None]) -> Callable[P, None]:
@@ -43,6 +49,9 @@ def with_exit_codes(command: Callable[P, None]) -> Callable[P, None]:
 
     @wraps(command)
     def guarded(*args: P.args, **kwargs: P.kwargs) -> None:
+        for stream in (sys.stdout, sys.stderr):
+            if isinstance(stream, io.TextIOWrapper):
+                stream.reconfigure(errors="replace")  # a terminal that cannot show a bar shows something else
         try:
             command(*args, **kwargs)
         except CelmError as error:
@@ -51,6 +60,10 @@ def with_exit_codes(command: Callable[P, None]) -> Callable[P, None]:
             raise SystemExit(2) from None
         except KeyboardInterrupt:
             raise SystemExit(130) from None
+        except BrokenPipeError:
+            # Whoever read the output has gone, as `head` does. What is still in the buffer must not be tried again.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise SystemExit(0) from None
 
     return guarded
 

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.text import Text
 
 from celm.base.errors import CelmError
 from celm.cli import options
-from celm.cli.output import Format, console, notes, print_json
+from celm.cli.output import Format, console, notes, print_json, printable
 from celm.federation.folder import Folder
 from celm.federation.place import default_place
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 def command(
     file: Annotated[
-        Path | None, typer.Argument(metavar="[EXPERIMENT.toml]", help="Settings; see `celm init`.")
+        Path | None, typer.Argument(metavar="EXPERIMENT.toml", help="Settings; see `celm init`.")
     ] = None,
     dataset: options.Dataset = None,
     split: options.Split = None,
@@ -80,20 +81,27 @@ def command(
         folder = Folder.open(resume)
     else:
         experiment = options.experiment_from(file, {**given, "workers": workers}, settings, preset)
-        folder = Folder.create(out or default_place(experiment), experiment)
+        folder = Folder.create(out or default_place(experiment), experiment, claimed=out is None)
+    played = False
+
+    def note(done: int, total: int, record: dict[str, Any]) -> None:
+        nonlocal played
+        played = True
+        watch(done, total, record)
+
     with progress_bar(folder, quiet=format is Format.json) as watch:
         try:
             # The folder is there with its settings; only now comes what takes time.
             from celm.engines.launch import carry_out
 
-            finished = carry_out(folder, watch, workers)
+            finished = carry_out(folder, note, workers)
         except KeyboardInterrupt:
             notes.print(
                 f"\nstopped; go on with: celm run --resume {escape(str(folder.path))}", soft_wrap=True
             )
             raise
         except CelmError as error:
-            if folder.checkpoint_files():
+            if played:
                 raise CelmError(str(error), f"go on with: celm run --resume {folder.path}") from error
             raise
     if format is Format.json:
@@ -143,5 +151,14 @@ def show(run: Run) -> None:
     line = f"accuracy {100 * metrics['accuracy']:.2f} %, balanced {100 * metrics['balanced_accuracy']:.2f} %"
     if metrics["rare_class_accuracy"] is not None:
         line += f", rare classes {100 * metrics['rare_class_accuracy']:.2f} %"
-    out.print(f"{line} after {metrics['rounds']} rounds in {metrics['seconds']:.1f} s")
+    rounds = "1 round" if metrics["rounds"] == 1 else f"{metrics['rounds']} rounds"
+    out.print(f"{line} after {rounds} in {metrics['seconds']:.1f} s")
+    for client, reason in metrics["excluded"].items():
+        out.print(Text(f"excluded: {printable(client)}: {printable(reason)}", style="yellow"), soft_wrap=True)
+    if metrics["unreadable"]:
+        names = ", ".join(map(printable, metrics["unreadable"]))
+        out.print(
+            Text(f"no evidence could be read from: {names} (logits not finite)", style="yellow"),
+            soft_wrap=True,
+        )
     out.print(f"run folder: {escape(str(run.folder))}", soft_wrap=True)

@@ -38,14 +38,14 @@ def contribution_table(run: Run, title: str) -> Table:
     metrics = run.metrics
     evidence = run.evidence
     table = Table(title=title, title_justify="left", title_style="bold", header_style="bold")
-    table.add_column("client")
+    table.add_column("client", overflow="fold")
     table.add_column("weight", justify="right")
     table.add_column("")
     if evidence is not None:
-        table.add_column("evidence by class")
+        table.add_column("evidence by class", overflow="fold")
     for observer in metrics["observed"]:
         table.add_column(f"by {observer}", justify="right", style="dim")
-    table.add_column("truly held by class")
+    table.add_column("truly held by class", overflow="fold")
     table.add_column("samples", justify="right")
     heaviest = max(run.weights.values(), default=0.0)
     strongest = max((max(row) for row in (evidence or {}).values()), default=0.0)

@@ -125,13 +125,14 @@ def holding(name: str, facts: Facts | None) -> Holding:
     if facts is None:
         return Holding(name, False, Origin.YOURS, None, None, None, None, None, None, None)
     where, problem = None, None
+    train, test = facts.counts[0]
     try:
         found = find(facts) if facts.forms else None
         where = bundled() if not facts.forms else found.folder if found else None
+        train, test = (rows(found) if found else None) or facts.counts[0]
     except CelmError as error:
         problem = str(error)
     origin = Origin.BUNDLED if not facts.forms else Origin.DOWNLOAD if facts.can_download else Origin.BY_HAND
-    train, test = facts.counts[0]
     return Holding(
         name,
         where is not None,

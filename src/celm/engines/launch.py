@@ -19,6 +19,7 @@ from celm.base.errors import CelmError
 from celm.base.files import write_tensors
 from celm.engines.choice import engine_for
 from celm.federation import checkpoint
+from celm.federation.architecture import describe_architecture
 from celm.federation.assembly import Federation, assemble, resolve
 from celm.federation.experiment import Experiment
 from celm.federation.folder import Folder
@@ -32,7 +33,8 @@ Watch = Callable[[int, int, dict[str, Any]], None]
 
 def run(experiment: Experiment, out: str | Path | None = None, watch: Watch | None = None) -> Run:
     """Run an experiment in a new folder, by default under `runs/`."""
-    folder = Folder.create(Path(out) if out else default_place(experiment), experiment)
+    place = Path(out) if out else default_place(experiment)
+    folder = Folder.create(place, experiment, claimed=out is None)
     return carry_out(folder, watch)
 
 
@@ -76,7 +78,7 @@ def step(folder: Folder, federation: Federation, state: State, engine: Any, watc
         about = {"round": played.state.number}
         write_tensors(folder.path / "probes.safetensors", dict(played.inputs), about)
     folder.add_round(played.record, {"seconds": round(seconds, 6)})
-    checkpoint.save(folder, played.state)
+    checkpoint.save(folder, federation, played.state)
     if watch:
         watch(played.state.number, federation.rounds, played.record)
     return played.state
@@ -84,11 +86,8 @@ def step(folder: Folder, federation: Federation, state: State, engine: Any, watc
 
 def finish(folder: Folder, federation: Federation, state: State) -> None:
     experiment = federation.experiment
-    about = {
-        "model": experiment.model.model_dump(mode="json", exclude_none=True),
-        "input_shape": list(federation.facts.input_shape),
-        "classes": list(federation.class_names),
-    }
+    shape, names = federation.facts.input_shape, federation.class_names
+    about = describe_architecture(experiment.model, experiment.objective, shape, names)
     write_tensors(folder.path / "model.safetensors", state.model, about)
     seconds = sum(line["seconds"] for line in folder.times())
     folder.write_json("result.json", summary(federation, folder.records(), seconds))

@@ -17,10 +17,10 @@ from celm.base.registry import Registry
 from celm.data.catalogue import datasets, splits
 from celm.data.dataset import Dataset, Source
 from celm.data.split import Dealing
+from celm.federation.architecture import build_architecture
 from celm.federation.experiment import Choice, Experiment, Running
 from celm.federation.jobs import LocalData, Workbench
-from celm.models import build_model
-from celm.models.anatomy import find_head, head_keys, trained_keys
+from celm.models.anatomy import head_keys, trained_keys
 from celm.models.averaging import weighted_mean
 from celm.models.state import StateDict, state_of
 from celm.objectives import objectives
@@ -135,16 +135,12 @@ def assemble(experiment: Experiment) -> Federation:
 
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derive(seed, "init"))
-        model = experiment.model
-        module = build_model(model.name, model.options, dataset.shape, classes)
-        objective = objectives.build(experiment.objective.name, experiment.objective.options)
-        module = objective.adapt(module, find_head(module, classes, model.head))
-    head = find_head(module, classes, model.head if objective.keeps_architecture else None)
+        built = build_architecture(experiment.model, experiment.objective, dataset.shape, classes)
 
     workbench = Workbench(
-        module=module,
-        head=head,
-        objective=objective,
+        module=built.module,
+        head=built.head,
+        objective=built.objective,
         train=experiment.train,
         seed=seed,
         classes=classes,
@@ -169,7 +165,7 @@ def assemble(experiment: Experiment) -> Federation:
         rounds=experiment.run.rounds or 0,
         seed=seed,
         module=workbench.module,
-        head=head_keys(module, head),
+        head=head_keys(built.module, built.head),
         probe=ProbeSettings(**experiment.probe.model_dump()),
     )
     return Federation(
@@ -183,7 +179,7 @@ def assemble(experiment: Experiment) -> Federation:
         average=combines.build(experiment.combine.name, experiment.combine.options)
         if experiment.combine
         else weighted_mean,
-        server=objective.server(facts.head, trained_keys(module)),
+        server=built.objective.server(facts.head, trained_keys(built.module)),
         attacks=misbehaving,
         dealing=dealing,
         counts=dealing.counts(dataset.train_labels.numpy(), classes),

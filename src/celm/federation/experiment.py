@@ -6,6 +6,7 @@ those are checked when the chosen thing is loaded (`celm.federation.assembly`).
 
 from __future__ import annotations
 
+import math
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -42,6 +43,14 @@ class Choice(Table):
     @classmethod
     def from_name(cls, value: Any) -> Any:
         return {"name": value} if isinstance(value, str) else value
+
+    @model_validator(mode="after")
+    def finite(self) -> Self:
+        for key, value in self.options.items():
+            numbers = value if isinstance(value, list) else [value]
+            if any(isinstance(number, float) and not math.isfinite(number) for number in numbers):
+                raise CelmError(f"setting '{key}' of '{self.name}' must be a finite number, not {value}")
+        return self
 
     @property
     def options(self) -> dict[str, Any]:
@@ -108,7 +117,7 @@ class Probing(Table):
     l2: Annotated[float, Field(ge=0)] = 1e-3
     """λ: weight of the sum of squares of the input."""
     chunk: Annotated[int, Field(ge=1)] | None = None
-    """At most so many (model, class) pairs at a time; bounds memory, changes no result."""
+    """At most so many (model, class) pairs at a time; bounds memory, changes results by rounding only."""
 
 
 class Running(Table):

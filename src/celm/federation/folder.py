@@ -35,17 +35,20 @@ KEPT_CHECKPOINTS = 2
 
 
 class Folder:
-    def __init__(self, path: Path, fresh: bool = False) -> None:
+    def __init__(self, path: Path, fresh: bool = False, made: bool = False) -> None:
         self.path = path
         self.fresh = fresh
-        """Made by this process just now: nothing is lost when it is removed again."""
+        """Begun by this process just now: nothing is lost when the run is removed again."""
+        self.made = made
+        """Whether the folder itself is ours to remove."""
 
     # --- beginning ------------------------------------------------------------------------------------------
 
     @classmethod
-    def create(cls, path: Path, experiment: Experiment) -> Folder:
-        """A new run folder with its settings in it."""
+    def create(cls, path: Path, experiment: Experiment, claimed: bool = False) -> Folder:
+        """A new run folder with its settings in it; `claimed` says that it was made just before, for this."""
         with explained(path, "create"):
+            made = not path.exists()
             path.mkdir(parents=True, exist_ok=True)
             taken = any(
                 child.name != "run.lock" and not child.name.endswith(".part") for child in path.iterdir()
@@ -55,10 +58,10 @@ class Folder:
             raise CelmError(
                 f"{path} is not empty", hint if (path / "settings.toml").exists() else "choose another"
             )
-        folder = cls(path, fresh=True)
+        folder = cls(path, fresh=True, made=made or claimed)
         try:
             folder.write_settings(experiment)
-        except CelmError:
+        except BaseException:
             folder.discard()
             raise
         return folder
@@ -93,8 +96,9 @@ class Folder:
         """Remove a folder that holds nothing but settings that turned out wrong."""
         for name in ("settings.toml", "run.lock"):
             (self.path / name).unlink(missing_ok=True)
-        with suppress(OSError):
-            self.path.rmdir()
+        if self.made:
+            with suppress(OSError):
+                self.path.rmdir()
 
     def sweep(self) -> None:
         """Remove what a kill in the middle of a write left beside the files."""
@@ -122,14 +126,17 @@ class Folder:
 
     def rewind(self, number: int) -> None:
         """Drop what the record says beyond round `number`."""
-        kept: dict[Path, bytes] = {}
-        for path in (self.records_path, self.path / "times.jsonl"):
-            lines = read_lines(path)
-            if len(lines) < number or any(line.get("round") != i + 1 for i, line in enumerate(lines)):
-                raise CelmError(f"{path} is damaged: it does not hold rounds 1 to {number} in order")
-            kept[path] = "".join(dump_json(line) + "\n" for line in lines[:number]).encode()
-        # Only now, when both are known to be whole, is either changed.
-        for path, content in kept.items():
+        records = read_lines(self.records_path)
+        if len(records) < number or any(line.get("round") != i + 1 for i, line in enumerate(records)):
+            raise CelmError(f"{self.records_path} is damaged: it does not hold rounds 1 to {number} in order")
+        # Seconds matter little: what is left of them is kept, and a damaged file is begun anew.
+        try:
+            times = [line for line in self.times() if line.get("round", number + 1) <= number]
+        except CelmError:
+            times = []
+        kept = {self.records_path: records[:number], self.path / "times.jsonl": times}
+        for path, lines in kept.items():
+            content = "".join(dump_json(line) + "\n" for line in lines).encode()
             with explained(path, "read"):
                 changed = not path.exists() or path.read_bytes() != content
             if changed:
@@ -172,13 +179,23 @@ class Folder:
     def result(self) -> dict[str, Any] | None:
         """The answer of a finished run, else None."""
         path = self.path / "result.json"
-        return read_json(path) if path.exists() else None
+        if not path.exists():
+            return None
+        found = read_json(path)
+        missing = [
+            name for name in ("rounds", "accuracy", "weights", "evidence", "counts") if name not in found
+        ]
+        if missing:
+            raise CelmError(
+                f"{path} is damaged: it has no {missing[0]}", "delete it and resume to have it made again"
+            )
+        return found
 
     def facts(self) -> list[dict[str, Any]]:
         """Versions and host, one entry each time the run was taken up."""
         path = self.path / "facts.json"
-        starts: list[dict[str, Any]] = read_json(path).get("starts", []) if path.exists() else []
-        return starts
+        starts = read_json(path).get("starts", []) if path.exists() else []
+        return starts if isinstance(starts, list) else []
 
     def write_json(self, name: str, value: Any) -> None:
         write_text(self.path / name, dump_json(value, indent=2) + "\n")

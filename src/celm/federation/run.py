@@ -22,7 +22,9 @@ def summary(federation: Federation, records: Sequence[Mapping[str, Any]], second
     experiment = federation.experiment
     last = records[-1]
     standing = next((r["standing"] for r in reversed(records) if r["standing"] is not None), None)
-    evidence = next((r["evidence"] for r in reversed(records) if r["evidence"] is not None), None)
+    evidence: dict[str, list[float]] = {}
+    for record in records:
+        evidence |= record["evidence"] or {}
     clients = federation.facts.clients
     return {
         "dataset": experiment.dataset.name,
@@ -38,7 +40,9 @@ def summary(federation: Federation, records: Sequence[Mapping[str, Any]], second
         "per_class": last["per_class"],
         "client_accuracy": last["client_accuracy"],
         "weights": standing or dict.fromkeys(clients, 1 / len(clients)),
-        "evidence": evidence,
+        "evidence": {name: evidence[name] for name in clients if name in evidence} or None,
+        "excluded": {name: reason for r in records for name, reason in r["excluded"].items()},
+        "unreadable": sorted({name for r in records for name in r["diagnostics"].get("unreadable", [])}),
         "observed": {name: last_standing(records, name) for name in federation.observers},
         "classes": list(federation.class_names),
         "counts": dict(federation.counts),
@@ -67,6 +71,8 @@ class Run:
     @classmethod
     def read(cls, folder: Folder) -> Run:
         result = folder.result()
+        if result is not None and len(folder.records()) != result["rounds"]:
+            raise CelmError(f"{folder.records_path} is damaged: it does not hold {result['rounds']} rounds")
         if result is None:
             raise CelmError(
                 f"{folder.path} is not finished", f"go on with it by: celm run --resume {folder.path}"
@@ -94,14 +100,11 @@ class Run:
     def model(self) -> nn.Module:
         """The global model, ready to use (in eval mode)."""
         from celm.base.files import read_tensors
-        from celm.models import build_model
+        from celm.federation.architecture import rebuild_architecture
         from celm.models.state import load_state
 
         state, about = read_tensors(self.folder / "model.safetensors")
-        options = {key: value for key, value in about["model"].items() if key not in ("name", "head")}
-        module = build_model(
-            about["model"]["name"], options, tuple(about["input_shape"]), len(about["classes"])
-        )
+        module = rebuild_architecture(about).module
         load_state(module, state)
         return module.eval()
 

@@ -39,6 +39,9 @@ def evidence(client_logits: Tensor, global_logits: Tensor) -> Tensor:
     tensor([[1., 0.],
             [0., 3.]], dtype=torch.float64)
     """
+    if client_logits.ndim != 2 or client_logits.shape[1:] != global_logits.shape:
+        shapes = f"{list(client_logits.shape)} and {list(global_logits.shape)}"
+        raise ValueError(f"logits must be [N, K] and [K], not {shapes}")
     level = bias(global_logits)
     if not level.isfinite():
         return torch.zeros_like(client_logits, dtype=torch.float64)
@@ -53,6 +56,8 @@ def shares(Q: Tensor) -> Tensor:
     tensor([[0.2500, 0.0000],
             [0.7500, 0.0000]], dtype=torch.float64)
     """
+    if bool((Q < 0).any()):
+        raise ValueError("evidence cannot be negative")
     Q = Q.double()
     return Q / (Q.sum(dim=0) + EPSILON)
 

@@ -4,8 +4,8 @@
     u_c  = s_c(x*_c; w)                           the logit after the last step
 
 s_c is the pre-softmax logit of class c, ||x||² the sum of squares over all entries of the input. All classes
-and all models are optimised in one batch; inputs do not interact, so the result does not depend on how the
-batch is cut (`chunk`).
+and all models are optimised in one batch; inputs do not interact, so how the batch is cut (`chunk`) changes the
+result by rounding only.
 """
 
 from __future__ import annotations
@@ -65,6 +65,10 @@ def probe(
     >>> tuple(found.logits.shape), tuple(found.inputs.shape)
     ((1, 2), (1, 2, 3))
     """
+    if isinstance(models, nn.Module):
+        raise TypeError("models must be a list of models, even where it is one")
+    if chunk is not None and chunk < 1:
+        raise ValueError(f"chunk must be at least 1, not {chunk}")
     stacks = [models] if isinstance(models, Stack) else alike(models)
     targets = list(range(classes)) if isinstance(classes, int) else list(classes)
     count = sum(len(stack) for stack in stacks)

@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from celm.base.errors import CelmError, nearest
+from celm.method.stacking import logits_of
 
 
 def build_own(name: str, options: Mapping[str, Any], input_shape: tuple[int, ...], classes: int) -> nn.Module:
@@ -29,8 +30,19 @@ def build_own(name: str, options: Mapping[str, Any], input_shape: tuple[int, ...
             raise CelmError(f"model '{name}' failed: {one_line(error)}") from error
         if not isinstance(module, nn.Module):
             raise CelmError(f"model '{name}' returned {type(module).__name__}, not an nn.Module")
-        try_out(module, name, input_shape, classes)
-    return module
+        plain = try_out(module, name, input_shape, classes)
+    return module if plain else LogitsOnly(module)
+
+
+class LogitsOnly(nn.Module):
+    """A model whose output holds logits among other things, as one that returns just them."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return logits_of(self.model(inputs))
 
 
 @contextmanager
@@ -103,8 +115,11 @@ def arguments(
     return keywords
 
 
-def try_out(module: nn.Module, name: str, input_shape: tuple[int, ...], classes: int) -> None:
-    """One forward pass over zeros: the wrong number of outputs is found here, not after an hour."""
+def try_out(module: nn.Module, name: str, input_shape: tuple[int, ...], classes: int) -> bool:
+    """One forward pass over zeros: the wrong number of outputs is found here, not after an hour.
+
+    Says whether what the model returns is just the logits.
+    """
     modes = {part: part.training for part in module.modules()}
     try:
         module.eval()
@@ -117,13 +132,16 @@ def try_out(module: nn.Module, name: str, input_shape: tuple[int, ...], classes:
     finally:
         for part, training in modes.items():
             part.training = training
-    if not isinstance(outputs, torch.Tensor):
-        raise CelmError(f"model '{name}' must return a tensor of logits, not {type(outputs).__name__}")
-    if outputs.shape != (2, classes):
+    try:
+        logits = logits_of(outputs)
+    except TypeError as error:
+        raise CelmError(f"model '{name}' must return logits, not {type(outputs).__name__}") from error
+    if logits.shape != (2, classes):
         raise CelmError(
             f"model '{name}' turns inputs [2, {', '.join(map(str, input_shape))}] into "
-            f"{list(outputs.shape)}, not [2, {classes}]"
+            f"{list(logits.shape)}, not [2, {classes}]"
         )
+    return logits is outputs
 
 
 def one_line(error: BaseException, limit: int = 300) -> str:

@@ -118,6 +118,7 @@ def rows(head: StateDict, classes: int) -> Tensor:
 def direction(vectors: Tensor) -> Tensor:
     """Rows at length 1; zero rows stay zero. Scaled by the largest value first, whose square might overflow."""
     least = torch.finfo(vectors.dtype).tiny
+    vectors = torch.nan_to_num(vectors)  # the average of huge values may have overflown
     vectors = vectors / vectors.abs().amax(1, keepdim=True).clamp(min=least)
     unit: Tensor = vectors / torch.linalg.vector_norm(vectors, dim=1, keepdim=True).clamp(min=least)
     return unit

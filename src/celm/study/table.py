@@ -88,9 +88,11 @@ class Table:
                     "paper_mean": paper and paper.mean,
                     "paper_std": paper and paper.std,
                     "difference": self.difference(row, column),
+                    "percent": (ours or paper or Figure(0.0, None, 0)).percent,
+                    "low": (ours or paper or Figure(0.0, None, 0)).low,
                 }
             )
-        return {"title": self.title, "cells": cells}
+        return {"title": self.title, "compete": self.compete, "cells": cells}
 
     def keys(self) -> Iterable[tuple[str, str]]:
         return [(row, column) for row in self.rows for column in self.columns]
@@ -117,9 +119,10 @@ class Table:
     def to_csv(self) -> str:
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(["row", "column", "mean", "std", "count", "paper_mean", "paper_std", "difference"])
+        names = ["row", "column", "mean", "std", "count", "paper_mean", "paper_std", "difference"]
+        writer.writerow(names)
         for cell in self.to_json()["cells"]:
-            writer.writerow(["" if value is None else value for value in cell.values()])
+            writer.writerow(["" if cell[name] is None else cell[name] for name in names])
         return text.getvalue()
 
     def cell(
