@@ -13,6 +13,7 @@ from rich.progress import Progress
 
 import celm
 from celm.cli.run import show
+from celm.report.html import write_report
 
 
 def main() -> None:
@@ -31,6 +32,8 @@ def main() -> None:
     print(
         f"plain averaging of the same clients: accuracy {100 * averaged:.2f} % (CELM {100 * contributed:.2f} %)"
     )
+
+    print(f"report to look at: {write_report(runs['celm'].folder)}")
 
 
 if __name__ == "__main__":

@@ -162,3 +162,4 @@ def show(run: Run) -> None:
             soft_wrap=True,
         )
     out.print(f"run folder: {escape(str(run.folder))}", soft_wrap=True)
+    out.print(f"for a report: celm report {escape(str(run.folder))}", style="dim", soft_wrap=True)
