@@ -15,7 +15,7 @@ from celm.data.dataset import Dataset, Defaults, Source
 from celm.data.facts import Facts, parquet_form
 from celm.data.files.fetch import available
 from celm.data.raw import read_parquet_raw
-from celm.data.sources.emnist import CLASSES
+from celm.data.sources.emnist import CLASSES, Emnist
 
 
 @dataclass(frozen=True)
@@ -25,13 +25,7 @@ class Emnist47(Source):
     padding: Annotated[int, Field(ge=0, le=64)] = 2
     """Black margin on each side; 2 gives the 32x32 of the paper's authors."""
 
-    defaults: ClassVar[Defaults] = Defaults(
-        model="mlp",
-        split="pls",
-        rounds=100,
-        lr=0.1,
-        splits={"pls": {"max_samples": 2000, "min_samples": 100}},
-    )
+    defaults: ClassVar[Defaults] = Emnist.defaults
     facts: ClassVar[Facts] = Facts(
         name="emnist47",
         shape=(1, 28, 28),
