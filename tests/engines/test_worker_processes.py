@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,6 @@ from torch import Tensor
 
 import celm
 from celm.base.errors import CelmError
-from celm.engines.choice import engine_for
 from celm.engines.in_process import InProcess
 from celm.engines.workers import Workers
 from celm.federation.assembly import Federation, assemble, resolve
@@ -209,32 +208,35 @@ def test_workers_die_with_a_parent_that_is_killed(tmp_path: Path, start_celm: Ca
     wait_until(lambda: not any(alive(pid) for pid in family), seconds=20)
 
 
-def test_a_model_that_cannot_be_sent_to_workers_is_an_error_where_they_were_asked_for(
-    federation: Federation,
-) -> None:
-    class Local(torch.nn.Module):
-        def __init__(self, inner: torch.nn.Module) -> None:
+OWN_MODEL = """
+from torch import nn
+
+def make(input_shape, classes):
+    class Local(nn.Module):  # of a class that only exists in here, so the model itself cannot travel
+        def __init__(self):
             super().__init__()
-            self.inner = inner
+            self.head = nn.Linear(64, classes)
+            self.mend = lambda x: x.flatten(1) / 2
+        def forward(self, x):
+            return self.head(self.mend(x))
+    return Local()
+"""
 
-    bench = replace(federation.workbench, module=Local(federation.workbench.module))
-    with pytest.raises(CelmError, match=r"the model cannot be sent to worker processes.*--workers 0"):
-        Workers(bench, 1, threads=1)
 
-
-def test_a_model_that_cannot_be_sent_to_workers_trains_here_where_nobody_asked_for_them(
-    federation: Federation, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Local(torch.nn.Sequential):
-        pass
-
-    own = Local(*federation.workbench.module.children())
-    settings = federation.experiment.model_copy(
-        update={"run": federation.experiment.run.model_copy(update={"workers": None})}
-    )
-    changed = replace(federation, experiment=settings, workbench=replace(federation.workbench, module=own))
-    monkeypatch.setattr("celm.engines.choice.fitting_workers", lambda *_: 2)
-    assert isinstance(engine_for(changed, 3), InProcess)
+def test_workers_build_models_that_cannot_travel(tmp_path: Path, celm: Callable[..., Any]) -> None:
+    (tmp_path / "untravelled.py").write_text(OWN_MODEL)
+    for workers in (0, 2):
+        more = (
+            "--rounds=2",
+            "--clients=3",
+            "--set=probe.steps=3",
+            f"--workers={workers}",
+            f"--out=run{workers}",
+        )
+        done = celm("run", "--model=untravelled:make", *more)
+        assert done.returncode == 0, done.stderr
+    for name in ("rounds.jsonl", "model.safetensors"):
+        assert (tmp_path / "run0" / name).read_bytes() == (tmp_path / "run2" / name).read_bytes()
 
 
 @pytest.mark.slow

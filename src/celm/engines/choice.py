@@ -7,7 +7,6 @@ import time
 
 import torch
 
-from celm.base.errors import CelmError
 from celm.engines.in_process import InProcess
 from celm.engines.workers import Workers
 from celm.federation.assembly import Federation
@@ -23,12 +22,7 @@ def engine_for(federation: Federation, rounds_left: int) -> Engine:
     count = fitting_workers(federation, rounds_left) if run.workers is None else run.workers
     if count == 0:
         return InProcess(federation.workbench)
-    try:
-        return Workers(federation.workbench, min(count, len(federation.facts.clients)), run.threads)
-    except CelmError:  # a model that cannot be sent to other processes
-        if run.workers is None:
-            return InProcess(federation.workbench)
-        raise
+    return Workers(federation.workbench, min(count, len(federation.facts.clients)), run.threads)
 
 
 def fitting_workers(federation: Federation, rounds_left: int) -> int:

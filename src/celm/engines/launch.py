@@ -19,7 +19,6 @@ from celm.base.errors import CelmError
 from celm.base.files import write_tensors
 from celm.engines.choice import engine_for
 from celm.federation import checkpoint
-from celm.federation.architecture import describe_architecture
 from celm.federation.assembly import Federation, assemble, resolve
 from celm.federation.experiment import Experiment
 from celm.federation.folder import Folder
@@ -85,10 +84,7 @@ def step(folder: Folder, federation: Federation, state: State, engine: Any, watc
 
 
 def finish(folder: Folder, federation: Federation, state: State) -> None:
-    experiment = federation.experiment
-    shape, names = federation.facts.input_shape, federation.class_names
-    about = describe_architecture(experiment.model, experiment.objective, shape, names)
-    write_tensors(folder.path / "model.safetensors", state.model, about)
+    write_tensors(folder.path / "model.safetensors", state.model, federation.recipe.to_json())
     seconds = sum(line["seconds"] for line in folder.times())
     folder.write_json("result.json", summary(federation, folder.records(), seconds))
 

@@ -6,18 +6,16 @@ the numbers are the same for any number of workers. Workers end with their paren
 
 from __future__ import annotations
 
-import copy
 import ctypes
 import json
 import multiprocessing as mp
 import os
-import pickle
 import signal
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
@@ -29,9 +27,10 @@ from torch import Tensor
 from celm.base.errors import CelmError
 from celm.base.files import dump_json
 from celm.engines.in_process import sum_of
+from celm.federation.architecture import Recipe, build_architecture
+from celm.federation.experiment import Train
 from celm.federation.jobs import Job, LocalData, Outcome, Set, Workbench
 from celm.federation.trees import pack, unpack
-from celm.models.factory import working_folder_importable
 from celm.models.state import StateDict
 
 
@@ -41,6 +40,59 @@ class Worker:
     pipe: Connection
 
 
+@dataclass(frozen=True)
+class Kit:
+    """What a worker builds its workbench from: the recipe of the model and not the model, which may not travel."""
+
+    recipe: str
+    train: Train
+    seed: int
+    classes: int
+    inputs: Tensor
+    test_inputs: Tensor
+    test_labels: Tensor
+    fill: Tensor | None
+    device: str
+    holdings: bytes
+    """As bytes: a tensor that is sent takes a file descriptor, and clients may be many."""
+
+    @classmethod
+    def of(cls, bench: Workbench) -> Kit:
+        if bench.recipe is None:
+            raise ValueError("a workbench without a recipe cannot be set up elsewhere")
+        return cls(
+            recipe=dump_json(bench.recipe.to_json()),
+            train=bench.train,
+            seed=bench.seed,
+            classes=bench.classes,
+            inputs=bench.inputs,
+            test_inputs=bench.test_inputs,
+            test_labels=bench.test_labels,
+            fill=bench.fill,
+            device=bench.device,
+            holdings=to_bytes("holdings", bench.holdings),
+        )
+
+    def workbench(self) -> Workbench:
+        recipe = Recipe.from_json(json.loads(self.recipe))
+        built = build_architecture(recipe)
+        return Workbench(
+            recipe=recipe,
+            module=built.module,
+            head=built.head,
+            objective=built.objective,
+            train=self.train,
+            seed=self.seed,
+            classes=self.classes,
+            inputs=self.inputs,
+            holdings=from_bytes(self.holdings, dict[str, LocalData]),
+            test_inputs=self.test_inputs,
+            test_labels=self.test_labels,
+            fill=self.fill,
+            device=self.device,
+        )
+
+
 class Workers:
     def __init__(self, workbench: Workbench, count: int, threads: int) -> None:
         self.workbench = workbench
@@ -48,16 +100,15 @@ class Workers:
         context = shared.get_context("spawn")
         for tensor in (workbench.inputs, workbench.test_inputs, workbench.test_labels):
             tensor.share_memory_()  # type: ignore[no-untyped-call]
-        # Holdings go as bytes: a tensor that is sent takes a file descriptor, and clients may be many.
-        packed = replace(workbench, holdings={}), to_bytes("holdings", workbench.holdings)
+        kit = Kit.of(workbench)
         self.crew: list[Worker] = []
         try:
             for _ in range(count):
                 ours, theirs = context.Pipe()
-                process = context.Process(
-                    target=serve, args=(theirs, *packed, threads, os.getpid()), daemon=True
-                )
-                start(process)
+                process = context.Process(target=serve, args=(theirs, kit, threads, os.getpid()), daemon=True)
+                # Ctrl-C is not for workers, not even while they start.
+                with interrupts_held_back():
+                    process.start()
                 theirs.close()
                 self.crew.append(Worker(process, ours))
         except BaseException:
@@ -124,17 +175,6 @@ def exit_code(process: mp.process.BaseProcess) -> int | None:
     return process.exitcode
 
 
-def start(process: mp.process.BaseProcess) -> None:
-    try:
-        # The worker, too, imports the user's own model; Ctrl-C is not for it, not even while it starts.
-        with working_folder_importable(), interrupts_held_back():
-            process.start()
-    except (AttributeError, TypeError, pickle.PicklingError) as error:
-        reason = " ".join(str(error).split())
-        hint = "define its classes at the top of a module, or go without workers: --workers 0"
-        raise CelmError(f"the model cannot be sent to worker processes: {reason}", hint) from error
-
-
 @contextmanager
 def interrupts_held_back() -> Iterator[None]:
     """A process started meanwhile never gets them; this one gets them afterwards."""
@@ -181,22 +221,11 @@ def unwrapped(reply: bytes) -> bytes:
 # --- in the worker ------------------------------------------------------------------------------------------
 
 
-def serve(
-    pipe: Connection,
-    workbench: Workbench,
-    holdings: bytes,
-    threads: int,
-    parent: int,
-) -> None:
+def serve(pipe: Connection, kit: Kit, threads: int, parent: int) -> None:
     die_with_parent(parent)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
     torch.set_num_threads(threads)
-    # A module of its own: one that is sent lies in memory that all processes share.
-    workbench = replace(
-        workbench,
-        module=copy.deepcopy(workbench.module),
-        holdings=from_bytes(holdings, dict[str, LocalData]),
-    )
+    workbench = kit.workbench()
     memory = workbench.objective.memory_type
     while True:
         try:

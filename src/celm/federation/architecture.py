@@ -1,18 +1,50 @@
-"""The model that an experiment trains: what it names, adapted by its objective."""
+"""The model that an experiment trains: what it names, adapted by its objective.
+
+A recipe is all it takes to build it again: in a worker process, or when a run's model is read from its folder.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import nn
 
-from celm.federation.experiment import Choice, ModelChoice, ObjectiveChoice
+from celm.base.randomness import derive
+from celm.federation.experiment import ModelChoice, ObjectiveChoice
 from celm.models import build_model
 from celm.models.anatomy import find_head
 from celm.objectives import objectives
 from celm.objectives.objective import AnyObjective
+
+
+@dataclass(frozen=True)
+class Recipe:
+    model: ModelChoice
+    objective: ObjectiveChoice
+    input_shape: tuple[int, ...]
+    classes: tuple[str, ...]
+    seed: int
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "model": self.model.model_dump(mode="json", exclude_none=True),
+            "objective": self.objective.model_dump(mode="json", exclude_none=True),
+            "input_shape": list(self.input_shape),
+            "classes": list(self.classes),
+            "seed": self.seed,
+        }
+
+    @classmethod
+    def from_json(cls, about: dict[str, Any]) -> Recipe:
+        return cls(
+            ModelChoice.model_validate(about["model"]),
+            ObjectiveChoice.model_validate(about["objective"]),
+            tuple(about["input_shape"]),
+            tuple(about["classes"]),
+            about["seed"],
+        )
 
 
 @dataclass(frozen=True)
@@ -22,30 +54,15 @@ class Architecture:
     objective: AnyObjective
 
 
-def build_architecture(
-    model: ModelChoice, objective: Choice, shape: tuple[int, ...], classes: int
-) -> Architecture:
-    """Freshly initialised; some objectives change the model (MOON's projection, FedGELA's fixed head)."""
-    module = build_model(model.name, model.options, shape, classes)
-    head = find_head(module, classes, model.head)
-    aim = objectives.build(objective.name, objective.options)
-    module = aim.adapt(module, head)
-    return Architecture(module, head if aim.keeps_architecture else find_head(module, classes), aim)
-
-
-def describe_architecture(
-    model: ModelChoice, objective: Choice, shape: tuple[int, ...], classes: tuple[str, ...]
-) -> dict[str, Any]:
-    """What `rebuild_architecture` needs, as JSON."""
-    return {
-        "model": model.model_dump(mode="json", exclude_none=True),
-        "objective": objective.model_dump(mode="json", exclude_none=True),
-        "input_shape": list(shape),
-        "classes": list(classes),
-    }
-
-
-def rebuild_architecture(about: Mapping[str, Any]) -> Architecture:
-    model = ModelChoice.model_validate(about["model"])
-    objective = ObjectiveChoice.model_validate(about["objective"])
-    return build_architecture(model, objective, tuple(about["input_shape"]), len(about["classes"]))
+def build_architecture(recipe: Recipe) -> Architecture:
+    """The same each time, initial values included; some objectives change the model (MOON, FedGELA)."""
+    model, classes = recipe.model, len(recipe.classes)
+    objective = objectives.build(recipe.objective.name, recipe.objective.options)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(derive(recipe.seed, "init"))
+        module = build_model(model.name, model.options, recipe.input_shape, classes)
+        head = find_head(module, classes, model.head)
+        module = objective.adapt(module, head)
+    return Architecture(
+        module, head if objective.keeps_architecture else find_head(module, classes), objective
+    )

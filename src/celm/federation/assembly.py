@@ -12,12 +12,12 @@ import torch
 from celm.attacks import attacks
 from celm.attacks.attack import Attack
 from celm.base.errors import CelmError, nearest
-from celm.base.randomness import derive, generator
+from celm.base.randomness import generator
 from celm.base.registry import Registry
 from celm.data.catalogue import datasets, splits
 from celm.data.dataset import Dataset, Source
 from celm.data.split import Dealing
-from celm.federation.architecture import build_architecture
+from celm.federation.architecture import Recipe, build_architecture
 from celm.federation.experiment import Choice, Experiment, Running
 from celm.federation.jobs import LocalData, Workbench
 from celm.models.anatomy import head_keys, trained_keys
@@ -51,6 +51,7 @@ class Federation:
     """Client to samples by class: the truth, for reports only; no rule sees it."""
     class_names: tuple[str, ...]
     local_heads: int
+    recipe: Recipe
     workbench: Workbench
     initial: StateDict
 
@@ -133,11 +134,11 @@ def assemble(experiment: Experiment) -> Federation:
     clients = tuple(dealing.clients)
     misbehaving = attackers(experiment, dealing)
 
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(derive(seed, "init"))
-        built = build_architecture(experiment.model, experiment.objective, dataset.shape, classes)
+    recipe = Recipe(experiment.model, experiment.objective, dataset.shape, dataset.classes, seed)
+    built = build_architecture(recipe)
 
     workbench = Workbench(
+        recipe=recipe,
         module=built.module,
         head=built.head,
         objective=built.objective,
@@ -185,6 +186,7 @@ def assemble(experiment: Experiment) -> Federation:
         counts=dealing.counts(dataset.train_labels.numpy(), classes),
         class_names=dataset.classes,
         local_heads=experiment.run.local_heads or 0,
+        recipe=recipe,
         workbench=workbench,
         initial=state_of(workbench.module),
     )

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from celm.base.randomness import derive, generator
+from celm.federation.architecture import Recipe
 from celm.federation.experiment import Train
 from celm.method.stacking import logits_of
 from celm.metrics.accuracy import confusion
@@ -75,6 +76,8 @@ class Workbench:
     test_labels: Tensor
     fill: Tensor | None = None
     device: str = "cpu"
+    recipe: Recipe | None = None
+    """How to build the module again elsewhere; None where it stays in this process."""
     parameters: list[nn.Parameter] = field(init=False)
 
     def __post_init__(self) -> None:

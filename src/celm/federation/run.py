@@ -100,11 +100,11 @@ class Run:
     def model(self) -> nn.Module:
         """The global model, ready to use (in eval mode)."""
         from celm.base.files import read_tensors
-        from celm.federation.architecture import rebuild_architecture
+        from celm.federation.architecture import Recipe, build_architecture
         from celm.models.state import load_state
 
         state, about = read_tensors(self.folder / "model.safetensors")
-        module = rebuild_architecture(about).module
+        module = build_architecture(Recipe.from_json(about)).module
         load_state(module, state)
         return module.eval()
 
