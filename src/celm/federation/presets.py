@@ -16,6 +16,9 @@ PRESETS: dict[str, dict[str, dict[str, dict[str, Any]]]] = {
         "rule": {
             # Client models that are never reset explain the collapsed column; no variant fits every cell.
             "cgsv": {"protocol": "keep"},
+            # sinh on the reputation, as in CFFL's code, leaves one client of five with all the weight; on the
+            # round's share, as in its text, all three figures of the paper come out (results/rivals).
+            "cffl": {"sharpen": "share"},
         },
         "objective": {
             # FedProx below FedAvg points to a large proximal term; 1 is near, 0.1 is not.
