@@ -149,14 +149,3 @@ def test_the_workers_of_the_console_script_import_the_user_s_model_too(tmp_path:
         timeout=120,
     )
     assert done.returncode == 0, done.stderr
-
-
-@pytest.mark.slow
-def test_a_model_of_a_class_that_workers_cannot_import_is_one_line(
-    tmp_path: Path, celm: Callable[..., Any]
-) -> None:
-    write_model(tmp_path)
-    done = celm("run", "--model=my_models:local", "--workers=2", "--out=run", *SMALL)
-    assert done.returncode == 2, done.stderr
-    assert done.stderr.count("\n") == 1
-    assert "the model cannot be sent to worker processes" in done.stderr

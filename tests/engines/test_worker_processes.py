@@ -9,23 +9,18 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 import celm
-from celm.base.errors import CelmError
 from celm.engines.in_process import InProcess
 from celm.engines.workers import Workers
 from celm.federation.assembly import Federation, assemble, resolve
 from celm.federation.experiment import Experiment
 from celm.federation.jobs import Job, Set
-from celm.objectives.objective import Task
-from celm.objectives.plain import Plain
 from celm.rules.exchange import Delivery
 
 Outcome = Callable[[Path], dict[str, Any]]
@@ -128,50 +123,42 @@ def rule_named(name: str) -> Any:
     return Experiment(rule=name).rule
 
 
-@dataclass(frozen=True)
-class Failing(Plain):
-    """Raises for one client, as a bug in an objective would."""
+FAULTY_MODEL = """
+from torch import nn
+from celm import CelmError
 
-    def loss(self, task: Task[Any], context: Any, inputs: Tensor, labels: Tensor) -> Tensor:
-        raise ZeroDivisionError("a bug in the objective")
+class Faulty(nn.Module):
+    def __init__(self, error):
+        super().__init__()
+        self.head = nn.Linear(64, 10)
+        self.error = error
+    def forward(self, x):
+        if self.training:
+            raise self.error
+        return self.head(x.flatten(1))
 
+def failing():
+    return Faulty(ZeroDivisionError("a bug in the model"))
 
-@dataclass(frozen=True)
-class Refusing(Plain):
-    def loss(self, task: Task[Any], context: Any, inputs: Tensor, labels: Tensor) -> Tensor:
-        raise CelmError("the data do not suit")
-
-
-DRIVER = """
-import sys
-sys.path.insert(0, {folder!r})
-import test_worker_processes as here
-from celm.engines.workers import Workers
-
-if __name__ == "__main__":
-    bench = here.replace(here.assemble(here.resolve(here.experiment())).workbench, objective=here.{objective}())
-    federation = here.assemble(here.resolve(here.experiment()))
-    workers = Workers(bench, 1, 1)
-    try:
-        workers.work(here.jobs(federation)[:1])
-    except Exception as error:
-        print(type(error).__name__, error)
-    workers.close()
+def refusing():
+    return Faulty(CelmError("the data do not suit"))
 """
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("objective", "expected"),
-    [("Failing", "RuntimeError a worker failed:\nTraceback"), ("Refusing", "CelmError the data do not suit")],
+    ("factory", "code", "expected"),
+    [("failing", 1, "ZeroDivisionError: a bug in the model"), ("refusing", 2, "error: the data do not suit")],
 )
-def test_an_error_in_a_worker_is_raised_in_the_parent(tmp_path: Path, objective: str, expected: str) -> None:
-    driver = tmp_path / "driver.py"
-    driver.write_text(DRIVER.format(folder=str(Path(__file__).parent), objective=objective))
-    done = subprocess.run([sys.executable, driver], capture_output=True, text=True, timeout=120, check=True)
-    assert done.stdout.startswith(expected), done.stderr
-    if objective == "Failing":
-        assert "ZeroDivisionError: a bug in the objective" in done.stdout
+def test_an_error_in_a_worker_is_raised_in_the_parent(
+    tmp_path: Path, celm: Callable[..., Any], factory: str, code: int, expected: str
+) -> None:
+    (tmp_path / "faulty.py").write_text(FAULTY_MODEL)
+    done = celm("run", f"--model=faulty:{factory}", "--workers=2", "--rounds=2", "--out=run")
+    assert done.returncode == code, done.stderr
+    assert expected in done.stderr
+    assert ("a worker failed" in done.stderr) == (factory == "failing")
+    assert ("Traceback" in done.stderr) == (factory == "failing")
 
 
 @pytest.mark.slow
