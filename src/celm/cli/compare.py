@@ -77,10 +77,14 @@ def command(
     title = f"{first.dataset.name}, {first.split.name}, {first.run.rounds} rounds, seeds {seeds}"
     table = compare_table(outcomes, title)
     save_table(table, place)
+    # What a method changes of the training itself, beyond its weights.
+    conditions = {m: said for (m, _), cell in cells.items() if (said := cell.experiment.run.conditions())}
     if format is Format.json:
-        print_json({"folder": str(place.resolve()), **table.to_json()})
+        print_json({"folder": str(place.resolve()), **table.to_json(), "conditions": conditions})
     else:
         console().print(comparison_table(table))
+        for method, said in conditions.items():
+            console().print(f"{method}: {said}", style="dim", soft_wrap=True)
         console().print(f"folder: {escape(str(place))}", soft_wrap=True)
     failed = [f"{method} at seed {seed}: {o.error}" for (method, seed), o in outcomes.items() if o.error]
     if failed:

@@ -153,6 +153,8 @@ def show(run: Run) -> None:
         line += f", rare classes {100 * metrics['rare_class_accuracy']:.2f} %"
     rounds = "1 round" if metrics["rounds"] == 1 else f"{metrics['rounds']} rounds"
     out.print(f"{line} after {rounds} in {metrics['seconds']:.1f} s")
+    if said := run.experiment.run.conditions():
+        out.print(f"{said}, for this rule and all that watch", style="dim", soft_wrap=True)
     for client, reason in metrics["excluded"].items():
         out.print(Text(f"excluded: {printable(client)}: {printable(reason)}", style="yellow"), soft_wrap=True)
     if metrics["unreadable"]:

@@ -140,6 +140,15 @@ class Running(Table):
     """Threads of this process and of each worker; part of what makes results bit-identical."""
     device: str = "cpu"
 
+    def conditions(self) -> str:
+        """What an estimator asked for that changes the training of all: local heads, a hold-out; empty if nothing."""
+        parts = []
+        if self.local_heads:
+            parts.append(f"clients keep their heads for {self.local_heads} of {self.rounds} rounds")
+        if self.validation:
+            parts.append(f"{self.validation:.0%} of every client's samples are held out")
+        return "; ".join(parts)
+
 
 class Experiment(Table):
     """One federation from start to end. Names may stand for whole tables: `Experiment(rule="celm")`."""
