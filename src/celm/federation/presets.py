@@ -16,8 +16,8 @@ PRESETS: dict[str, dict[str, dict[str, dict[str, Any]]]] = {
         "rule": {
             # Client models that are never reset explain the collapsed column; no variant fits every cell.
             "cgsv": {"protocol": "keep"},
-            # sinh on the reputation, as in CFFL's code, leaves one client of five with all the weight; on the
-            # round's share, as in its text, all three figures of the paper come out (results/rivals).
+            # sinh on the reputation, as in CFFL's code, leaves one client of five with all the weight. On the
+            # round's share the paper's figures come out; chosen after seeing that, weak evidence (results/rivals).
             "cffl": {"sharpen": "share"},
         },
         "objective": {

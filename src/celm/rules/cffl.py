@@ -19,8 +19,8 @@ Reputation starts at 0. α = 5 is the source's; with `decay` it grows, in spite 
 its class-imbalance split has κ = 1/6. Near uniform, a round multiplies relative deviations by 0.8 x coth x,
 x = α/N: above 1 for five clients, so that reputations run away from one another even when all are alike.
 
-With `sharpen = "share"` sinh is applied to ĉ_i, as the paper's text has it, and not to the reputation over and
-over, as the code has it: c_i ← 0.8 c_i + 0.2 sinh(α ĉ_i) / Σ_j sinh(α ĉ_j), which does not run away.
+With `sharpen = "share"` sinh is applied to ĉ_i and not, as in the code, to the reputation over and over (we recall
+CFFL's text so, but have not checked it): c_i ← 0.8 c_i + 0.2 sinh(α ĉ_i) / Σ_j sinh(α ĉ_j), which does not run away.
 
 Deviations of `paper`: clients send whole models, and the server clips and picks as they would; downloads are
 the largest values, never random ones; ties at a cut are kept; no pre-training. Buffers are averaged, and a
