@@ -53,6 +53,8 @@ def start_celm(tmp_path: Path) -> Iterator[Callable[..., Process]]:
             stderr=subprocess.PIPE,
             text=True,
             start_new_session=True,
+            # As from a terminal: whoever runs the tests in the background may have Ctrl-C ignored, which is inherited.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
         started.append(process)
         return process
