@@ -15,6 +15,7 @@ def crop_and_flip(inputs: Tensor, fill: Tensor, generator: torch.Generator, padd
     """`[n, c, h, w]` to the same shape; `fill` `[c]` lies beyond the edge (black after normalisation).
 
     All randomness is drawn on the CPU from `generator`, so the result does not depend on the device.
+    The result lies in memory with its channels last, as convolutions like it.
     """
     count, channels, height, width = inputs.shape
     device = inputs.device
@@ -22,15 +23,16 @@ def crop_and_flip(inputs: Tensor, fill: Tensor, generator: torch.Generator, padd
     flipped = torch.randint(0, 2, (count,), generator=generator).nonzero().view(-1).to(device)
 
     tall, wide = height + 2 * padding, width + 2 * padding
-    fill = fill.to(inputs).view(1, channels, 1, 1)
-    padded = fill.expand(count, channels, tall, wide).contiguous()
-    padded[:, :, padding : padding + height, padding : padding + width] = inputs
+    padded = fill.to(inputs).expand(count, tall, wide, channels).contiguous()
+    padded[:, padding : padding + height, padding : padding + width] = inputs.permute(0, 2, 3, 1)
 
-    # Every run of `width` values in memory is a candidate row: a crop is then a copy of whole rows, which is
-    # several times faster than gathering single pixels.
-    rows = padded.as_strided((padded.numel() - width + 1, width), (1, 1))
-    down, right = offsets[0].view(count, 1, 1), offsets[1].view(count, 1, 1)
-    planes = torch.arange(count * channels, device=device).view(count, channels, 1) * tall
-    starts = (planes + torch.arange(height, device=device) + down) * wide + right
-    cropped = rows.index_select(0, starts.view(-1)).view(count, channels, height, width)
-    return cropped.index_copy_(0, flipped, cropped.index_select(0, flipped).flip(3))
+    # With the channels last, every row of a crop is one run of values in memory: a crop is then a copy of whole
+    # rows, which is several times faster than gathering single pixels.
+    length = width * channels
+    runs = padded.as_strided((padded.numel() - length + 1, length), (1, 1))
+    down, right = offsets[0].view(count, 1), offsets[1].view(count, 1)
+    first = torch.arange(count, device=device).view(count, 1) * tall + torch.arange(height, device=device)
+    starts = ((first + down) * wide + right) * channels
+    cropped = runs.index_select(0, starts.view(-1)).view(count, height, width, channels)
+    cropped.index_copy_(0, flipped, cropped.index_select(0, flipped).flip(2))
+    return cropped.permute(0, 3, 1, 2)

@@ -85,6 +85,11 @@ class Workbench:
             value = getattr(self, name)
             if value is not None:
                 setattr(self, name, value.to(self.device))
+        if self.inputs.ndim == 4 and any(isinstance(part, nn.Conv2d) for part in self.module.modules()):
+            # Convolutions run half again as fast with the channels last in memory; the numbers are the same.
+            self.module = self.module.to(memory_format=torch.channels_last)
+            self.inputs = self.inputs.contiguous(memory_format=torch.channels_last)
+            self.test_inputs = self.test_inputs.contiguous(memory_format=torch.channels_last)
         self.parameters = [parameter for parameter in self.module.parameters() if parameter.requires_grad]
         self.holdings = {name: holding.to(self.device) for name, holding in self.holdings.items()}
 

@@ -3,7 +3,8 @@
     conv 3x3 -> ReLU -> max-pool 2 -> conv 3x3 -> ReLU -> max-pool 2 -> conv 3x3 -> ReLU -> fc -> ReLU -> fc
 
 No padding, batch-norm or dropout: 3x32x32 is flattened to 64x4x4 = 1024. The same network is `tf_cnn` of the
-authors' later code and `CNNCifar_TF` of CFFL's and RFFL's; PyTorch's default initialisation.
+authors' later code and `CNNCifar_TF` of CFFL's and RFFL's; PyTorch's default initialisation. A ReLU and a maximum
+commute, values and gradients alike, so the ReLU is taken of the pooled image, which is four times smaller.
 """
 
 from __future__ import annotations
@@ -42,11 +43,11 @@ class Cnn(Architecture):
         return nn.Sequential(
             OrderedDict(
                 conv1=nn.Conv2d(depth, first, 3),
-                relu1=nn.ReLU(),
                 pool1=nn.MaxPool2d(2),
+                relu1=nn.ReLU(),
                 conv2=nn.Conv2d(first, second, 3),
-                relu2=nn.ReLU(),
                 pool2=nn.MaxPool2d(2),
+                relu2=nn.ReLU(),
                 conv3=nn.Conv2d(second, third, 3),
                 relu3=nn.ReLU(),
                 flatten=nn.Flatten(),

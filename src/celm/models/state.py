@@ -16,12 +16,12 @@ StateDict = dict[str, Tensor]
 
 
 def state_of(module: nn.Module) -> StateDict:
-    """Detached copies of all parameters and persistent buffers, on the module's own device."""
+    """Detached copies of all parameters and persistent buffers, on the module's own device, in C order."""
     state: StateDict = {}
     for name, tensor in module.state_dict().items():
         if not isinstance(tensor, Tensor):
             raise CelmError(f"the model keeps {shown(name)}, which is not a tensor and cannot be exchanged")
-        state[name] = tensor.detach().clone()
+        state[name] = tensor.detach().clone(memory_format=torch.contiguous_format)
     return state
 
 
