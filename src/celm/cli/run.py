@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from enum import StrEnum
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -20,6 +23,11 @@ if TYPE_CHECKING:
     from celm.federation.run import Run
 
 
+class Engine(StrEnum):
+    local = "local"
+    flower = "flower"
+
+
 def command(
     file: Annotated[
         Path | None, typer.Argument(metavar="EXPERIMENT.toml", help="Settings; see `celm init`.")
@@ -35,6 +43,10 @@ def command(
     participation: options.Participation = None,
     observe: options.Observe = None,
     preset: options.Preset = None,
+    engine: Annotated[
+        Engine,
+        typer.Option(help="Who runs the clients: this machine, or Flower's simulation. Changes no result."),
+    ] = Engine.local,
     workers: options.Workers = None,
     device: options.Device = None,
     out: Annotated[
@@ -58,6 +70,8 @@ def command(
 
       celm run my.toml --rule fedavg --out runs/baseline
 
+      celm run --engine flower                             the same clients on nodes of Flower's simulation
+
       celm run --resume runs/baseline
     """
     given = {
@@ -73,10 +87,13 @@ def command(
         "observe": observe,
         "device": device,
     }
+    if engine is Engine.flower and find_spec("flwr") is None:
+        raise CelmError("--engine flower needs Flower", "pip install 'celm[flower]'")
     if resume is not None:
         if file or out or settings or preset or any(value is not None for value in given.values()):
             raise CelmError(
-                "--resume takes its settings from the run folder", "only --workers and --format go with it"
+                "--resume takes its settings from the run folder",
+                "only --engine, --workers and --format go with it",
             )
         folder = Folder.open(resume)
     else:
@@ -92,9 +109,7 @@ def command(
     with progress_bar(folder, quiet=format is Format.json) as watch:
         try:
             # The folder is there with its settings; only now comes what takes time.
-            from celm.engines.launch import carry_out
-
-            finished = carry_out(folder, note, workers)
+            finished = engine_of(engine)(folder, note, workers)
         except KeyboardInterrupt:
             notes.print(
                 f"\nstopped; go on with: celm run --resume {escape(str(folder.path))}", soft_wrap=True
@@ -108,6 +123,17 @@ def command(
         print_json(finished.metrics)
     else:
         show(finished)
+
+
+def engine_of(engine: Engine) -> Callable[..., Run]:
+    """What carries out a run; imported now, as it takes time."""
+    if engine is Engine.flower:
+        from celm.flower.engine import carry_out as in_flower
+
+        return in_flower
+    from celm.engines.launch import carry_out
+
+    return carry_out
 
 
 class progress_bar:  # noqa: N801 - used as a context manager, as a verb

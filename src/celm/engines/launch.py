@@ -22,6 +22,7 @@ from celm.federation import checkpoint
 from celm.federation.assembly import Federation, assemble, resolve
 from celm.federation.experiment import Experiment
 from celm.federation.folder import Folder
+from celm.federation.jobs import Engine
 from celm.federation.place import default_place
 from celm.federation.rounds import State, play
 from celm.federation.run import Run, summary
@@ -42,8 +43,14 @@ def resume(path: str | Path, watch: Watch | None = None) -> Run:
     return carry_out(Folder.open(Path(path)), watch)
 
 
-def carry_out(folder: Folder, watch: Watch | None = None, workers: int | None = None) -> Run:
-    """Do what is left of the run in `folder`. `workers` overrides the settings: it changes no result."""
+def carry_out(
+    folder: Folder,
+    watch: Watch | None = None,
+    workers: int | None = None,
+    hire: Callable[[Federation, int], Engine] = engine_for,
+) -> Run:
+    """Do what is left of the run in `folder`. Neither `workers`, which overrides the settings, nor the engine that
+    `hire` gives for a federation and a number of rounds changes any result."""
     if folder.result() is not None:
         return Run.read(folder)
     with folder.locked():
@@ -62,7 +69,7 @@ def carry_out(folder: Folder, watch: Watch | None = None, workers: int | None = 
         state = checkpoint.restore(folder, federation)
         note_start(folder)
         if state.number < federation.rounds:
-            with closing(engine_for(federation, federation.rounds - state.number)) as engine:
+            with closing(hire(federation, federation.rounds - state.number)) as engine:
                 while state.number < federation.rounds:
                     state = step(folder, federation, state, engine, watch)
         finish(folder, federation, state)
