@@ -7,6 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+
+pytest.importorskip("flwr", reason="Flower is not installed: pip install 'celm[flower]'")
+
 import torch
 from flwr.app import Array, ArrayRecord, Error, Message, MetricRecord, RecordDict
 

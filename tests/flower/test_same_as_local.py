@@ -6,6 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+pytest.importorskip("flwr", reason="Flower is not installed: pip install 'celm[flower]'")
+
 import torch
 from flwr.app import ArrayRecord, Message
 
