@@ -1,7 +1,7 @@
 """What differential-privacy noise does to CELM: CELM_DATA=... python results/flower/noise.py (about ten core-minutes).
 
 Clients clip the change they send to length C and add Gaussian noise of standard deviation z C to every value, as
-Flower's `LocalDpMod` does. The protocol is in README.md beside this file; what came out goes to noise.json and noise.svg.
+Flower's `LocalDpMod` does. The protocol is in README.md beside this file; what came out is in noise.json, noise.svg.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from celm.federation.rounds import begin, play
 
 HERE = Path(__file__).parent
 CLIP = 1.0
-LEVELS = (0.0, 0.0003, 0.001, 0.003, 0.01, 0.03)
+LEVELS = (0.0, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3)
 SEEDS = (42, 43, 44)
 ROUNDS = 30
 
@@ -156,10 +156,14 @@ def draw(rows: Sequence[dict[str, Any]]) -> None:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    runs = []
+    place = HERE / "noise.json"
+    runs = json.loads(place.read_text())["runs"] if place.exists() else []
+    done = {(run["rule"], run["level"], run["seed"]) for run in runs}
     for seed in SEEDS:
         for level in LEVELS:
             for rule in ("fedavg", "celm"):
+                if (rule, level, seed) in done:
+                    continue
                 runs.append(one(rule, level, seed))
                 print(
                     json.dumps(
@@ -168,5 +172,5 @@ if __name__ == "__main__":
                     flush=True,
                 )
     rows = table(runs)
-    (HERE / "noise.json").write_text(json.dumps({"rows": rows, "runs": runs}, indent=1) + "\n")
+    place.write_text(json.dumps({"rows": rows, "runs": runs}, indent=1) + "\n")
     draw(rows)

@@ -16,22 +16,21 @@ app = ServerApp()
 @app.main()
 def main(grid: Grid, context: Context) -> None:
     config = context.run_config
+    rounds, state = int(config["rounds"]), config["state"] or None
+    nodes = {"min_train_nodes": int(config["nodes"]), "min_available_nodes": int(config["nodes"])}
     torch.manual_seed(SEED)
     model = network()
-    nodes = {f"min_{kind}_nodes": int(config["nodes"]) for kind in ("train", "available")}
 
     def evaluate(number: int, arrays: ArrayRecord) -> MetricRecord:
         model.load_state_dict(arrays.to_torch_state_dict())
         return MetricRecord({"accuracy": accuracy(model, *test_set())})
 
-    strategy = CelmStrategy(
-        model, (1, 8, 8), classes=10, folder=config["state"] or None, fraction_evaluate=0.0, **nodes
-    )
+    strategy = CelmStrategy(model, (1, 8, 8), classes=10, folder=state, fraction_evaluate=0.0, **nodes)
     strategy.start(
         grid,
         ArrayRecord(model.state_dict()),
-        num_rounds=int(config["rounds"]),
+        num_rounds=rounds,
         train_config=ConfigRecord({"lr": config["lr"]}),
         evaluate_fn=evaluate,
     )
-    log(INFO, "Weights: %s", strategy.contributions[int(config["rounds"])])
+    log(INFO, "Weights: %s", strategy.contributions[rounds])

@@ -75,7 +75,7 @@ class ContributionStrategy(Strategy):
     validation : inputs and labels held by the server, for the rules that need them
     seed : of the probe's noise and of the sampling of nodes
     folder : where state and record are kept; without one, a killed server starts again
-    min_clients : usable replies that a round needs; by default `min_train_nodes`
+    min_clients : usable replies that a round needs; by default two, or `min_train_nodes` where that is one
     retries, retry_wait : how often a round with fewer is tried again, and after how many seconds
     node_timeout : seconds to wait for nodes to connect
     identify : names the nodes; by default by registered name or key
@@ -133,7 +133,7 @@ class ContributionStrategy(Strategy):
             local_heads,
             state_of(module),
         )
-        self.min_clients = max(1, min_train_nodes if min_clients is None else min_clients)
+        self.min_clients = max(1, min(2, min_train_nodes) if min_clients is None else min_clients)
         self.retries = retries
         self.retry_wait = retry_wait
         self.node_timeout = node_timeout
