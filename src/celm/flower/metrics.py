@@ -55,7 +55,7 @@ def form(content: RecordDict) -> frozenset[tuple[str, int]] | None:
         return None
     metrics = records[0]
     finite = all(math.isfinite(value) for found in metrics.values() for value in as_list(found))
-    if not finite or any(len(name) > LONGEST for name in metrics):
+    if not finite or not all(len(name) <= LONGEST and name.isprintable() for name in metrics):
         return None
     return frozenset((name, len(value) if isinstance(value, list) else -1) for name, value in metrics.items())
 

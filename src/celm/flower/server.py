@@ -6,6 +6,7 @@ is kept.
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -13,6 +14,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from celm.base.errors import CelmError
+from celm.base.files import dump_json
 from celm.base.names import in_order
 from celm.federation.rounds import weighed
 from celm.flower import records
@@ -64,8 +66,8 @@ class Server:
         return None if self.state is None else self.state.model
 
     def described(self, sampling: Mapping[str, Any]) -> dict[str, Any]:
-        """What results depend on; a folder belongs to one set of them."""
-        return {
+        """What results depend on, as JSON has it; a folder belongs to one set of them."""
+        settings = {
             "rule": {"name": self.rule_name, **asdict(self.rule)},
             "probe": asdict(self.facts.probe),
             "rounds": self.facts.rounds,
@@ -77,6 +79,8 @@ class Server:
             "model": {name: list(tensor.shape) for name, tensor in self.reference.items()},
             **sampling,
         }
+        described: dict[str, Any] = json.loads(dump_json(settings))
+        return described
 
     @property
     def done(self) -> int:

@@ -2,14 +2,13 @@
 
 A round: `configure_train` waits (within bounds) for nodes, draws some and delivers each what the rule says, with
 the client's own last head while heads stay local; `aggregate_train` takes in what can be used, weighs, merges and
-saves. `start` is Flower's loop with two things more: it goes on where the folder says a killed server got to, and it
-tries a round again, a bounded number of times, where too few usable replies came.
+saves. The loop over rounds is in `celm.flower.course`.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from logging import INFO, WARNING
 from pathlib import Path
@@ -18,7 +17,6 @@ from typing import Any
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.serverapp import Grid
-from flwr.serverapp.strategy import Strategy
 from flwr.supercore import log
 from torch import Tensor
 
@@ -29,10 +27,10 @@ from celm.federation.experiment import Experiment
 from celm.federation.rounds import drawn
 from celm.flower import metrics
 from celm.flower.arrays import Layout, Refusal
+from celm.flower.course import Course
 from celm.flower.identity import identify
 from celm.flower.intake import EXAMINE, Intake, take_in
 from celm.flower.model import Model, own_module, validator
-from celm.flower.result import ContributionResult
 from celm.flower.sampling import Identify, connected_nodes, sample_size
 from celm.flower.server import Server, Stopwatch
 from celm.flower.state import Memory
@@ -44,8 +42,6 @@ from celm.rules.rule import AnyRule, Facts, ProbeSettings
 
 CELM: dict[str, Any] = {}
 """How `CelmStrategy` sets its rule, unless told otherwise."""
-
-Evaluate = Callable[[int, ArrayRecord], MetricRecord | None]
 
 
 @dataclass(frozen=True)
@@ -60,7 +56,7 @@ class Asked:
     watch: Stopwatch
 
 
-class ContributionStrategy(Strategy):
+class ContributionStrategy(Course):
     """Weighs clients by a rule of celm.
 
     Parameters
@@ -124,12 +120,13 @@ class ContributionStrategy(Strategy):
             )
         probing = ProbeSettings(**Experiment.parse({"probe": dict(probe or {})}).probe.model_dump())
         keys = head_keys(module, find_head(module, classes, head))
+        self.memory = Memory(folder)
         self.server = Server(
             built,
             name,
             Facts((), classes, tuple(input_shape), 0, seed, module, keys, probing),
             None if validation is None else validator(module, classes, *validation),
-            Memory(folder),
+            self.memory,
             local_heads,
             state_of(module),
         )
@@ -138,8 +135,13 @@ class ContributionStrategy(Strategy):
         self.retry_wait = retry_wait
         self.node_timeout = node_timeout
         self.identify = identify
-        self.fraction_train = checked_fraction("fraction_train", fraction_train)
-        self.fraction_evaluate = checked_fraction("fraction_evaluate", fraction_evaluate)
+        for key, fraction in (("fraction_train", fraction_train), ("fraction_evaluate", fraction_evaluate)):
+            if not 0 <= fraction <= 1:
+                raise CelmError(f"{key} must be between 0 and 1, not {fraction}")
+        if not fraction_train or min_train_nodes < 1:
+            raise CelmError("nobody would train", "fraction_train and min_train_nodes must be more than 0")
+        self.fraction_train = fraction_train
+        self.fraction_evaluate = fraction_evaluate
         self.min_train_nodes = min_train_nodes
         self.min_evaluate_nodes = min_evaluate_nodes
         self.min_available_nodes = min_available_nodes
@@ -155,20 +157,13 @@ class ContributionStrategy(Strategy):
     # --- what a user reads ------------------------------------------------------------------------------------
 
     @property
-    def contributions(self) -> dict[int, dict[str, float]]:
-        """Round to client to weight, over every client known by then."""
-        return {line["round"]: line["standing"] for line in self.server.memory.records}
-
-    @property
-    def evidence(self) -> dict[int, dict[str, list[float]]]:
-        """Round to client to evidence by class, for the rounds in which the rule probed."""
-        lines = self.server.memory.records
-        return {line["round"]: line["evidence"] for line in lines if line["evidence"]}
+    def done(self) -> int:
+        return self.server.done
 
     def summary(self) -> None:
         """Log the settings as a tree."""
         server, facts = self.server, self.server.facts
-        folder = server.memory.folder
+        folder = self.memory.folder
         place = f"{next(iter(server.reference.values())).device}, {torch.get_num_threads()} threads"
         for line in (
             "├──> Rule:",
@@ -189,95 +184,12 @@ class ContributionStrategy(Strategy):
         ):
             log(INFO, "\t%s", line)
 
-    # --- the loop ---------------------------------------------------------------------------------------------
-
-    def start(
-        self,
-        grid: Grid,
-        initial_arrays: ArrayRecord,
-        num_rounds: int = 3,
-        timeout: float = 3600,
-        train_config: ConfigRecord | None = None,
-        evaluate_config: ConfigRecord | None = None,
-        evaluate_fn: Evaluate | None = None,
-    ) -> ContributionResult:
-        """As Flower's own; with a folder, from where it says that the federation got to."""
-        log(INFO, "Starting %s strategy: %d rounds", type(self).__name__, num_rounds)
-        with self.server.memory.opened():
-            arrays = self.begin(initial_arrays, num_rounds)
-            self.summary()
-            done = self.server.done
-            if done:
-                log(INFO, "Going on after round %d", done)
-            for number in range(done, num_rounds + 1):
-                if number > done:
-                    log(INFO, "[ROUND %d/%d]", number, num_rounds)
-                    arrays = self.train(grid, number, arrays, train_config or ConfigRecord(), timeout)
-                if number not in self.server.memory.evaluations:
-                    self.evaluate(
-                        grid, number, arrays, evaluate_config or ConfigRecord(), timeout, evaluate_fn
-                    )
-            return self.result(arrays)
-
     def begin(self, initial_arrays: ArrayRecord, num_rounds: int) -> ArrayRecord:
         """Get ready; the arrays to go on with. `start` does it; a loop of your own must."""
         self.layout = Layout.of(initial_arrays, self.server.reference)
         sampling = {"fraction_train": self.fraction_train, "min_train_nodes": self.min_train_nodes}
         model = self.server.begin(num_rounds, sampling)
         return initial_arrays if model is None else self.layout.pack(model)
-
-    def train(
-        self, grid: Grid, number: int, arrays: ArrayRecord, config: ConfigRecord, timeout: float
-    ) -> ArrayRecord:
-        """One round, tried again where too few usable replies came."""
-        for attempt in range(self.retries + 1):
-            self.attempt = attempt
-            messages = self.configure_train(number, arrays, config, grid)
-            merged, _ = self.aggregate_train(number, grid.send_and_receive(messages, timeout=timeout))
-            if merged is not None:
-                self.attempt = 0
-                return merged
-            if attempt < self.retries:
-                time.sleep(self.retry_wait)
-        folder = self.server.memory.folder
-        kept = "" if folder is None else f"; the state is kept in {folder.path}"
-        raise CelmError(
-            f"round {number}: fewer than {self.min_clients} usable replies in {self.retries + 1} attempts{kept}",
-            "the log names the reason for each client",
-        )
-
-    def evaluate(
-        self,
-        grid: Grid,
-        number: int,
-        arrays: ArrayRecord,
-        config: ConfigRecord,
-        timeout: float,
-        evaluate_fn: Evaluate | None,
-    ) -> None:
-        """The global model judged by clients (not before the first round) and by the server's own function."""
-        by_clients = None
-        if number and self.fraction_evaluate:
-            messages = self.configure_evaluate(number, arrays, config, grid)
-            by_clients = self.aggregate_evaluate(number, grid.send_and_receive(messages, timeout=timeout))
-        by_server = evaluate_fn(number, arrays) if evaluate_fn else None
-        for who, found in (("clients", by_clients), ("server", by_server)):
-            if found is not None:
-                log(INFO, "\t└──> evaluated by %s: %s", who, dict(found))
-        line = {"round": number, "clients": metrics.plain(by_clients), "server": metrics.plain(by_server)}
-        self.server.memory.keep_evaluation(line)
-
-    def result(self, arrays: ArrayRecord) -> ContributionResult:
-        lines, evaluations = self.server.memory.records, self.server.memory.evaluations.values()
-        return ContributionResult(
-            arrays=arrays,
-            train_metrics_clientapp=metrics.by_round(lines, "metrics"),
-            evaluate_metrics_clientapp=metrics.by_round(evaluations, "clients"),
-            evaluate_metrics_serverapp=metrics.by_round(evaluations, "server"),
-            contributions=self.contributions,
-            evidence=self.evidence,
-            records=list(lines),
-        )
 
     # --- a round ----------------------------------------------------------------------------------------------
 
@@ -321,7 +233,7 @@ class ContributionStrategy(Strategy):
         if asked is None or asked.number != server_round:
             raise CelmError(f"round {server_round} was not configured by this strategy")
         self.asked = None
-        asked.watch.seconds["wait"] = time.perf_counter() - asked.sent_at
+        asked.watch.seconds["wait"] = round(time.perf_counter() - asked.sent_at, 6)
         with asked.watch.timed("validate"):
             sent = {client: message.metadata.message_id for client, message in asked.messages.items()}
             intake = take_in(replies, sent, self.begun, self.arrayrecord_key, self.weighted_by_key)
@@ -329,7 +241,7 @@ class ContributionStrategy(Strategy):
         if len(intake.updates) < self.min_clients:
             log(WARNING, "%d usable replies, %d needed", len(intake.updates), self.min_clients)
             failure = {"round": server_round, "attempt": self.attempt + 1, "excluded": dict(intake.excluded)}
-            self.server.memory.keep_failure({**failure, "strays": intake.strays})
+            self.memory.keep_failure({**failure, "strays": intake.strays})
             return None, None
         contents = list(intake.contents.values())
         reported = metrics.aggregated(contents, self.weighted_by_key, self.train_metrics_aggr_fn)
@@ -404,9 +316,3 @@ class CelmStrategy(ContributionStrategy):
     ) -> None:
         options = {**CELM, **(rule_options or {})}
         super().__init__("celm", model, input_shape, classes, rule_options=options, **settings)
-
-
-def checked_fraction(name: str, value: float) -> float:
-    if not 0 <= value <= 1:
-        raise CelmError(f"{name} must be between 0 and 1, not {value}")
-    return float(value)
