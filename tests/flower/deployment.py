@@ -61,6 +61,16 @@ def descendants(pid: int) -> list[int]:
     return found
 
 
+def running() -> list[int]:
+    return [int(path.name) for path in Path("/proc").glob("[0-9]*")]
+
+
+def environment_of(pid: int) -> list[str]:
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/environ").read_text(errors="replace").split("\0")
+    return []
+
+
 def kill(*pids: int) -> None:
     for pid in pids:
         with contextlib.suppress(ProcessLookupError):
@@ -124,6 +134,8 @@ class Deployment:
     def close(self) -> None:
         for name in list(self.processes):
             self.stop(name)
+        # What was left behind by a process that ended before.
+        kill(*(pid for pid in running() if f"FLWR_HOME={self.home}" in environment_of(pid)))
 
     # --- parts --------------------------------------------------------------------------------------------------
 

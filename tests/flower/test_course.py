@@ -177,6 +177,14 @@ def test_a_killed_server_goes_on_to_the_same_weights_and_model(tmp_path: Path, k
     verify(tmp_path / "rounds.jsonl")
 
 
+def test_without_a_folder_a_strategy_can_be_started_again() -> None:
+    again = strategy()
+    first = again.start(SmallGrid(clients()), initial(), num_rounds=2)
+    second = again.start(SmallGrid(clients()), initial(), num_rounds=2)
+    assert same(first, second)
+    assert [record["round"] for record in second.records] == [1, 2]
+
+
 def test_a_finished_federation_is_only_read(tmp_path: Path) -> None:
     whole = strategy(tmp_path).start(SmallGrid(clients()), initial(), num_rounds=2)
     grid = SmallGrid({})

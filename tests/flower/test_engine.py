@@ -76,6 +76,24 @@ def test_jobs_on_nodes_give_the_run_of_the_local_engine(
     assert outcome(tmp_path / "flower") == outcome(tmp_path / "local")
 
 
+def test_the_ready_server_plays_the_experiment_that_its_configuration_names(
+    tmp_path: Path, outcome: Outcome
+) -> None:
+    celm.run(wanted("plain"), out=tmp_path / "local")
+    (tmp_path / "experiment.toml").write_text(wanted("plain").to_toml())
+    grid = WorkGrid({"one": node, "two": node})
+
+    def context(**config: str) -> Context:
+        return Context(0, 0, {}, RecordDict(), dict(config))
+
+    with pytest.raises(CelmError, match="the run's configuration has no 'out'"):
+        apps.main(grid, context(experiment="experiment.toml"))
+    named = context(experiment=str(tmp_path / "experiment.toml"), out=str(tmp_path / "flower"))
+    apps.main(grid, named)
+    apps.main(grid, named)  # a finished one is only read
+    assert outcome(tmp_path / "flower") == outcome(tmp_path / "local")
+
+
 def test_a_node_that_fails_ends_the_run_with_one_line(tmp_path: Path) -> None:
     def broken(message: Message) -> Message:
         return Message(Error(2, "out of\nmemory" + 1000 * "!"), reply_to=message)

@@ -66,6 +66,7 @@ class Memory:
         self, settings: Mapping[str, Any], rule_state: type, reference: StateDict
     ) -> ServerState | None:
         """The state after the last finished round; None at the beginning."""
+        self.records, self.evaluations = [], {}
         if self.folder is None:
             return None
         self.folder.sweep()
@@ -110,7 +111,7 @@ class Memory:
 
 def whole_lines(path: Path, last: int) -> list[dict[str, Any]]:
     """The lines up to round `last`; a torn or later one is taken out of the file."""
-    lines = [line for line in read_lines(path) if line["round"] <= last]
+    lines = [line for line in read_lines(path) if line.get("round", last + 1) <= last]
     content = "".join(dump_json(line) + "\n" for line in lines)
     if path.exists() and read_text(path) != content:
         write_text(path, content)
