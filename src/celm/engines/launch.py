@@ -47,7 +47,7 @@ def carry_out(
     folder: Folder,
     watch: Watch | None = None,
     workers: int | None = None,
-    hire: Callable[[Federation, int], Engine] = engine_for,
+    hire: Callable[[Federation, int], Engine] | None = None,
 ) -> Run:
     """Do what is left of the run in `folder`. Neither `workers`, which overrides the settings, nor the engine that
     `hire` gives for a federation and a number of rounds changes any result."""
@@ -69,7 +69,7 @@ def carry_out(
         state = checkpoint.restore(folder, federation)
         note_start(folder)
         if state.number < federation.rounds:
-            with closing(hire(federation, federation.rounds - state.number)) as engine:
+            with closing((hire or engine_for)(federation, federation.rounds - state.number)) as engine:
                 while state.number < federation.rounds:
                     state = step(folder, federation, state, engine, watch)
         finish(folder, federation, state)
