@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from celm.base.randomness import generator
+from celm.method.calibration import Calibration, calibrate, common_noise, together
 from celm.method.stacking import Forward, Stack, forward_of
 
 # What `nn.Module` itself keeps and what makes no difference to the forward pass; the rest are a model's settings.
@@ -39,6 +40,8 @@ class Probe:
 
     logits: Tensor
     inputs: Tensor
+    calibration: Calibration | None = None
+    """Of a calibrated probe: what its logits are in units of."""
 
 
 @torch.inference_mode(False)  # of the caller, within which nothing can be differentiated
@@ -52,13 +55,15 @@ def probe(
     l2: float = 1e-3,
     chunk: int | None = None,
     seed: int = 0,
+    calibrated: bool = False,
 ) -> Probe:
     """Maximise each class logit of each model.
 
     `models` are M classifiers, or a `Stack` of M states of one architecture. They are probed in eval mode and
     come back as they were: parameters, gradients, training flags. `inputs` is where to start: a tensor
     `[M, K, *shape]`, or just the shape of one input, which draws noise from `seed`. `classes` is K, or the
-    class indices to probe. `chunk` bounds memory: at most so many (model, class) pairs at a time.
+    class indices to probe. `chunk` bounds memory: at most so many (model, class) pairs at a time. `calibrated`
+    raises logits in units of their spread on noise (celm.method.calibration).
 
     >>> model = nn.Linear(3, 2)
     >>> found = probe([model], (3,), 2, steps=5)
@@ -79,19 +84,24 @@ def probe(
         expected = f"[{count}, {len(targets)}, ...]"
         raise ValueError(f"inputs must have shape {expected}, not {tuple(start.shape)}")
 
+    shape = tuple(start.shape[2:])
     logits = torch.empty(count, len(targets))
     found = torch.empty_like(start, dtype=torch.float32)
     pairs = chunk or count * len(targets)
     at_once = max(1, min(len(targets), pairs))  # classes of one model
     several = max(1, pairs // len(targets))  # models
     first = 0
+    calibrations: list[Calibration] = []
     for stack in stacks:
         device = next(iter(stack.states[0].values())).device
         with frozen(stack.module):
             for offset in range(0, len(stack), several):
                 part = stack[offset : offset + several]
                 rows = slice(first + offset, first + offset + len(part))
-                forward = forward_of(part, tuple(start.shape[2:]))
+                forward = forward_of(part, shape)
+                if calibrated:
+                    calibrations.append(calibrate(forward, common_noise(seed, len(part), shape).to(device)))
+                    forward = calibrations[-1].applied(forward)
                 for left in range(0, len(targets), at_once):
                     columns = slice(left, left + at_once)
                     wanted = torch.tensor(targets[columns], device=device)
@@ -99,7 +109,7 @@ def probe(
                     logits[rows, columns] = ascend(forward, x, wanted, steps, lr, l2).cpu()
                     found[rows, columns] = x.to(found.device)
         first += len(stack)
-    return Probe(logits, found)
+    return Probe(logits, found, together(calibrations, targets) if calibrated else None)
 
 
 def ascend(forward: Forward, x: Tensor, targets: Tensor, steps: int, lr: float, l2: float) -> Tensor:

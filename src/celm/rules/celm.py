@@ -21,8 +21,9 @@ from pydantic import Field
 from torch import Tensor
 
 from celm.base.names import in_order
+from celm.method.calibration import calibrated_evidence
 from celm.method.evidence import bias, evidence, scores, unreadable
-from celm.method.probe import model_noise, probe
+from celm.method.probe import Probe, model_noise, probe
 from celm.method.stacking import Stack
 from celm.method.weights import Weights, warmup_rounds
 from celm.rules.exchange import Round
@@ -54,6 +55,8 @@ class Celm(Rule[Evidence]):
     """Whether the global model's level is taken off; without it evidence is max(0, u)."""
     share_by: Literal["class", "all"] = "class"
     """Shares of each class, averaged, or one share of all evidence."""
+    evidence: Literal["paper", "calibrated"] = "paper"
+    """The paper's, or one that scaling a model cannot raise (celm.method.calibration), where `debias` has no part."""
     warm_start: bool = True
     """Whether a probe begins where the last one of the same model ended, or from noise again."""
 
@@ -83,9 +86,10 @@ class Celm(Rule[Evidence]):
             lr=how.lr,
             l2=how.l2,
             chunk=how.chunk,
+            seed=federation.seed,
+            calibrated=self.evidence == "calibrated",
         )
-        reference = found.logits[0] if self.debias else torch.zeros_like(found.logits[0])
-        Q = evidence(found.logits[1:], reference)
+        Q = self.evidence_of(found)
         # All classes as one: the share of a client is then that of its evidence in everybody's.
         counted = Q if self.share_by == "class" else Q.sum(dim=1, keepdim=True)
         score = dict(zip(names, scores(counted).tolist(), strict=True))
@@ -106,6 +110,13 @@ class Celm(Rule[Evidence]):
                 "unreadable": [name for name, bad in zip(names, lost, strict=True) if bad],
             },
         )
+
+    def evidence_of(self, found: Probe) -> Tensor:
+        """Q of the clients, from a probe of the global model and of theirs."""
+        if found.calibration is not None:
+            return calibrated_evidence(found.logits[1:], found.calibration[1:])
+        reference = found.logits[0] if self.debias else torch.zeros_like(found.logits[0])
+        return evidence(found.logits[1:], reference)
 
 
 def start(federation: Facts, name: str, last: Tensor | None) -> Tensor:
