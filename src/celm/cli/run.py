@@ -34,6 +34,7 @@ def command(
     seed: options.Seed = None,
     participation: options.Participation = None,
     observe: options.Observe = None,
+    evidence: options.Evidence = None,
     preset: options.Preset = None,
     workers: options.Workers = None,
     device: options.Device = None,
@@ -71,6 +72,7 @@ def command(
         "seed": seed,
         "participation": participation,
         "observe": observe,
+        "evidence": evidence,
         "device": device,
     }
     if resume is not None:
