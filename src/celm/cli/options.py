@@ -27,6 +27,9 @@ Observe = Annotated[str | None, typer.Option(help="Rules that only watch, separa
 Evidence = Annotated[
     str | None, typer.Option(help="paper, or calibrated: evidence that scaling a model cannot raise.")
 ]
+Reprobe = Annotated[
+    str | None, typer.Option(help="Look again at who works after the warm-up: every:10, on-drift or never.")
+]
 Preset = Annotated[str | None, typer.Option(help="Named settings: paper.")]
 Settings = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Any setting, as in split.alpha=0.05.")
@@ -42,6 +45,7 @@ PLACES = {
     "seed": ("run", "seed"),
     "participation": ("run", "participation"),
     "evidence": ("rule", "evidence"),
+    "reprobe": ("rule", "reprobe"),
     "workers": ("run", "workers"),
     "device": ("run", "device"),
 }

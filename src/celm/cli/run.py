@@ -35,6 +35,7 @@ def command(
     participation: options.Participation = None,
     observe: options.Observe = None,
     evidence: options.Evidence = None,
+    reprobe: options.Reprobe = None,
     preset: options.Preset = None,
     workers: options.Workers = None,
     device: options.Device = None,
@@ -73,6 +74,7 @@ def command(
         "participation": participation,
         "observe": observe,
         "evidence": evidence,
+        "reprobe": reprobe,
         "device": device,
     }
     if resume is not None:
