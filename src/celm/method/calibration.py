@@ -50,7 +50,18 @@ class Calibration:
     def applied(self, forward: Forward) -> Forward:
         """Logits `[M, k, K]` in units of their spread on noise; those of a constant model are 0."""
         level, scale = self.level[:, None], self.overall.clamp_min(TINY)[:, None, None]
-        return lambda x: (forward(x) - level) / scale
+        return Calibrated(lambda x: (forward(x) - level) / scale, forward, scale.view(-1))
+
+
+@dataclass(frozen=True)
+class Calibrated(Forward):
+    """Logits in units of a spread `[M]`."""
+
+    raw: Forward
+    scale: Tensor
+
+    def slope(self, x: Tensor, targets: Tensor) -> Tensor:
+        return self.raw.slope(x, targets) / self.scale.view(-1, *[1] * (x.ndim - 1))
 
 
 @torch.no_grad()

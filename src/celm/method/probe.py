@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
+from torch.optim.adam import adam
 
 from celm.base.randomness import generator
 from celm.method.calibration import Calibration, calibrate, common_noise, together
@@ -112,22 +113,32 @@ def probe(
     return Probe(logits, found, together(calibrations, targets) if calibrated else None)
 
 
+@torch.no_grad()
 def ascend(forward: Forward, x: Tensor, targets: Tensor, steps: int, lr: float, l2: float) -> Tensor:
     """Raise the logit `targets[j]` of every `x[m, j]`, in place; returns the logits `[m, j]` reached."""
+    moments, squares, count = torch.zeros_like(x), torch.zeros_like(x), torch.zeros((), device=x.device)
+    for _ in range(steps):
+        # Fused Adam reads a gradient in the memory order of the parameter.
+        slope = forward.slope(x, targets).contiguous()
+        # For Adam that maximises, weight decay 2λ is the gradient of -λ||x||², at no cost of its own.
+        adam(
+            [x],
+            [slope],
+            [moments],
+            [squares],
+            [],
+            [count],
+            amsgrad=False,
+            beta1=0.9,
+            beta2=0.999,
+            lr=lr,
+            weight_decay=2 * l2,
+            eps=1e-8,
+            maximize=True,
+            fused=True,
+        )
     wanted = targets.view(1, -1, 1).expand(x.shape[0], -1, 1)
-    # For Adam that maximises, weight decay 2λ is the gradient of -λ||x||², at no cost of its own.
-    adam = torch.optim.Adam([x], lr=lr, betas=(0.9, 0.999), weight_decay=2 * l2, maximize=True, fused=True)
-    with torch.enable_grad():
-        x.requires_grad_(True)
-        x.grad = torch.empty_like(x)
-        for _ in range(steps):
-            raised = forward(x).gather(2, wanted).sum()
-            # Copied, because the fused optimiser reads gradients in the memory order of the parameter.
-            x.grad.copy_(torch.autograd.grad(raised, x)[0])
-            adam.step()
-    x.requires_grad_(False)
-    with torch.no_grad():
-        return forward(x).gather(2, wanted).squeeze(2)
+    return forward(x).gather(2, wanted).squeeze(2)
 
 
 def noise(seed: int, models: int, classes: int, shape: tuple[int, ...]) -> Tensor:
