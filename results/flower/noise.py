@@ -28,6 +28,11 @@ CLIP = 1.0
 LEVELS = (0.0, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3)
 SEEDS = (42, 43, 44)
 ROUNDS = 30
+RULES = {
+    "fedavg": {"name": "fedavg"},
+    "celm": {"name": "celm", "warmup": 5},
+    "calibrated": {"name": "celm", "warmup": 5, "evidence": "calibrated"},
+}
 
 
 class Private(InProcess):
@@ -59,13 +64,13 @@ def one(rule: str, level: float, seed: int) -> dict[str, Any]:
     tables = {
         "dataset": {"name": "fashion_mnist", "limit": 1000},
         "split": "pls",
-        "rule": {"name": rule, "warmup": 5} if rule == "celm" else {"name": rule},
+        "rule": RULES[rule],
         "run": {
             "rounds": ROUNDS,
             "seed": seed,
             "workers": 0,
             "evaluate_every": ROUNDS,
-            "local_heads": 5 if rule == "celm" else 0,
+            "local_heads": 0 if rule == "fedavg" else 5,
         },
     }
     federation = assemble(resolve(Experiment.parse(tables)))
@@ -83,7 +88,7 @@ def one(rule: str, level: float, seed: int) -> dict[str, Any]:
         "weights": records[-1]["standing"],
         "length": mean(engine.lengths),
     }
-    if rule == "celm":
+    if rule != "fedavg":
         evidence = next(record["evidence"] for record in reversed(records) if record["evidence"])
         absent = [
             value
@@ -103,28 +108,30 @@ def table(runs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     def of(rule: str, level: float) -> list[dict[str, Any]]:
         return [run for run in runs if run["rule"] == rule and run["level"] == level]
 
-    silent = {run["seed"]: run["weights"] for run in of("celm", 0.0)}
-    rows = []
-    for level in LEVELS:
-        celm, plain = of("celm", level), of("fedavg", level)
-        moved = [
-            sum(abs(run["weights"][name] - weight) for name, weight in silent[run["seed"]].items()) / 2
-            for run in celm
-        ]
-        absent = [run["absent"] for run in celm if run["absent"] is not None]
-        rows.append(
-            {
-                "z": level,
-                "celm": spread([100 * run["accuracy"] for run in celm]),
-                "fedavg": spread([100 * run["accuracy"] for run in plain]),
-                "weights_moved": spread([100 * value for value in moved]),
-                "evidence_on_absent_classes": spread([100 * value for value in absent])
-                if len(absent) > 1
-                else None,
-                "evidence": spread([run["evidence"] for run in celm]),
-            }
-        )
-    return rows
+    return [
+        {
+            "z": level,
+            "fedavg": {"accuracy": spread([100 * run["accuracy"] for run in of("fedavg", level)])},
+            **{rule: judged(of(rule, level), of(rule, 0.0)) for rule in ("celm", "calibrated")},
+        }
+        for level in LEVELS
+    ]
+
+
+def judged(runs: Sequence[dict[str, Any]], silent: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Against the runs of the same seeds without noise."""
+    before = {run["seed"]: run["weights"] for run in silent}
+    moved = [
+        sum(abs(run["weights"][name] - weight) for name, weight in before[run["seed"]].items()) / 2
+        for run in runs
+    ]
+    absent = [100 * run["absent"] for run in runs if run["absent"] is not None]
+    return {
+        "accuracy": spread([100 * run["accuracy"] for run in runs]),
+        "weights_moved": spread([100 * value for value in moved]),
+        "evidence_on_absent_classes": spread(absent) if len(absent) > 1 else None,
+        "evidence": spread([run["evidence"] for run in runs]),
+    }
 
 
 def spread(values: Sequence[float]) -> list[float]:
@@ -132,21 +139,22 @@ def spread(values: Sequence[float]) -> list[float]:
 
 
 def draw(rows: Sequence[dict[str, Any]]) -> None:
-    figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.2), layout="constrained")
+    figure, panels = plt.subplots(1, 3, figsize=(12, 3.2), layout="constrained")
     places = range(len(rows))
-    for key, label in (("celm", "CELM"), ("fedavg", "FedAvg")):
-        left.errorbar(
-            places, [row[key][0] for row in rows], [row[key][1] for row in rows], label=label, capsize=3
-        )
-    for key, label in (
-        ("weights_moved", "weights moved (total variation)"),
-        ("evidence_on_absent_classes", "evidence on absent classes"),
+    names = {"fedavg": "FedAvg", "celm": "CELM, paper", "calibrated": "CELM, calibrated"}
+    for axes, key, label in zip(
+        panels,
+        ("accuracy", "weights_moved", "evidence_on_absent_classes"),
+        ("test accuracy, %", "weights moved, %", "evidence on absent classes, %"),
+        strict=True,
     ):
-        known = [(place, row[key]) for place, row in zip(places, rows, strict=True) if row[key]]
-        right.errorbar(
-            [p for p, _ in known], [v[0] for _, v in known], [v[1] for _, v in known], label=label, capsize=3
-        )
-    for axes, label in ((left, "test accuracy, %"), (right, "%")):
+        for rule, name in names.items():
+            known = [
+                (place, row[rule][key]) for place, row in zip(places, rows, strict=True) if row[rule].get(key)
+            ]
+            if known:
+                means, errors = [value[0] for _, value in known], [value[1] for _, value in known]
+                axes.errorbar([place for place, _ in known], means, errors, label=name, capsize=3)
         axes.set_xticks(list(places), [f"{row['z']:g}" for row in rows])
         axes.set_xlabel("noise multiplier z")
         axes.set_ylabel(label)
@@ -161,7 +169,7 @@ if __name__ == "__main__":
     done = {(run["rule"], run["level"], run["seed"]) for run in runs}
     for seed in SEEDS:
         for level in LEVELS:
-            for rule in ("fedavg", "celm"):
+            for rule in RULES:
                 if (rule, level, seed) in done:
                     continue
                 runs.append(one(rule, level, seed))

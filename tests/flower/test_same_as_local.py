@@ -84,8 +84,9 @@ def test_weights_and_model_are_those_of_the_local_engine(tmp_path: Path, rule: s
 
 
 def test_arrays_without_names_make_no_difference(tmp_path: Path) -> None:
-    local = celm.run(experiment("celm", warmup=2), out=tmp_path / "local")
-    federation = federation_of(experiment("celm", warmup=2))
+    wanted = experiment("celm", warmup=2, evidence="calibrated")  # the strategy's default
+    local = celm.run(wanted, out=tmp_path / "local")
+    federation = federation_of(wanted)
     grid = SmallGrid({name: ordinary(federation, name, unnamed=True) for name in federation.facts.clients})
     unnamed = ArrayRecord([tensor.numpy() for tensor in federation.initial.values()])
     facts = federation.facts

@@ -24,6 +24,12 @@ Participation = Annotated[float | None, typer.Option(help="Fraction of clients i
 Workers = Annotated[int | None, typer.Option(help="Worker processes; 0 is this one. Changes no result.")]
 Device = Annotated[str | None, typer.Option(help="Where to compute: cpu, cuda, mps.")]
 Observe = Annotated[str | None, typer.Option(help="Rules that only watch, separated by commas.")]
+Evidence = Annotated[
+    str | None, typer.Option(help="paper, or calibrated: evidence that scaling a model cannot raise.")
+]
+Reprobe = Annotated[
+    str | None, typer.Option(help="Look again at who works after the warm-up: every:10, on-drift or never.")
+]
 Preset = Annotated[str | None, typer.Option(help="Named settings: paper.")]
 Settings = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Any setting, as in split.alpha=0.05.")
@@ -38,6 +44,8 @@ PLACES = {
     "rounds": ("run", "rounds"),
     "seed": ("run", "seed"),
     "participation": ("run", "participation"),
+    "evidence": ("rule", "evidence"),
+    "reprobe": ("rule", "reprobe"),
     "workers": ("run", "workers"),
     "device": ("run", "device"),
 }

@@ -42,6 +42,8 @@ def command(
     seed: options.Seed = None,
     participation: options.Participation = None,
     observe: options.Observe = None,
+    evidence: options.Evidence = None,
+    reprobe: options.Reprobe = None,
     preset: options.Preset = None,
     engine: Annotated[
         Engine,
@@ -85,6 +87,8 @@ def command(
         "seed": seed,
         "participation": participation,
         "observe": observe,
+        "evidence": evidence,
+        "reprobe": reprobe,
         "device": device,
     }
     if engine is Engine.flower and find_spec("flwr") is None:

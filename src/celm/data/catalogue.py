@@ -19,6 +19,7 @@ datasets: Registry[Source] = Registry(
         "emnist": "celm.data.sources.emnist:Emnist",
         "emnist47": "celm.data.sources.emnist47:Emnist47",
         "fedisic": "celm.data.sources.fedisic:FedIsic",
+        "fedisic_features": "celm.data.sources.fedisic_features:FedIsicFeatures",
         "folder": "celm.data.sources.folder:Folder",
     },
 )

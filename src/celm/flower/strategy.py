@@ -40,8 +40,8 @@ from celm.rules import rules
 from celm.rules.exchange import Delivery
 from celm.rules.rule import AnyRule, Facts, ProbeSettings
 
-CELM: dict[str, Any] = {}
-"""How `CelmStrategy` sets its rule, unless told otherwise."""
+CELM: dict[str, Any] = {"evidence": "calibrated"}
+"""How `CelmStrategy` sets its rule, unless told otherwise: members of a consortium may cheat."""
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, ClassVar, Generic, TypeVar
 
 import torch
@@ -16,6 +17,7 @@ from torch import Tensor, nn
 
 from celm.base.registry import Configurable
 from celm.models.state import StateDict
+from celm.objectives.by_hand import LinearChain, linear_chain
 from celm.rules.exchange import Delivery, Round
 
 Memory = TypeVar("Memory")
@@ -36,6 +38,11 @@ class Task(Generic[Memory]):
     lr: float
     memory: Memory | None
     """What the client kept from its last round; None in its first."""
+
+    @cached_property
+    def by_hand(self) -> LinearChain | None:
+        """The model as a chain whose gradients need no autograd; None where it is no such chain."""
+        return linear_chain(self.module, self.parameters)
 
 
 @dataclass(frozen=True)

@@ -122,7 +122,8 @@ def finished_runs(outcomes: Mapping[Key, Outcome], row: str, method: str) -> Seq
 
 def paper_cell(study: Study, row: Row, method: str, metric: str) -> Figure | None:
     """The paper's figure, by the ways its tables name their columns."""
-    dataset = {"emnist47": "emnist"}.get(row.settings["dataset"]["name"], row.settings["dataset"]["name"])
+    name = row.settings["dataset"]["name"]
+    dataset = {"emnist47": "emnist", "fedisic_features": "fedisic"}.get(name, name)
     for printed in paper_tables().get(study.paper or "", []):
         if (printed["dataset"], printed["split"]) != (dataset, row.split_label):
             continue

@@ -11,6 +11,7 @@ from celm.data.dataset import Dataset, Defaults, Source
 from celm.data.facts import Facts, parquet_form
 from celm.data.files import parquet
 from celm.data.files.fetch import available
+from celm.data.files.locate import Found
 from celm.data.raw import read_parquet_raw
 
 CLASSES = ("MEL", "NV", "BCC", "AK", "BKL", "DF", "VASC", "SCC")
@@ -49,12 +50,16 @@ class FedIsic(Source):
         found = available(self.facts)
         raw = read_parquet_raw(found, self.facts.name, channels=3, size=self.size)
         raw.checked(found.folder, self.facts.classes, (3, self.size, self.size))
-        owners = [f"center-{center}" for center in parquet.column(found.files["train"], "center")]
         return raw.dataset(
             self.facts.name,
             CLASSES,
             mean=(0.485, 0.456, 0.406),
             std=(0.229, 0.224, 0.225),
-            owners=owners,
+            owners=owners(found),
             augment=self.augment,
         )
+
+
+def owners(found: Found) -> tuple[str, ...]:
+    """The centre of each training image."""
+    return tuple(f"center-{center}" for center in parquet.column(found.files["train"], "center"))
