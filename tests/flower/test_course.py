@@ -98,6 +98,23 @@ def test_a_client_that_comes_back_finds_its_head_and_weight_and_the_record_shows
         torch.testing.assert_close(seen[1][key], seen[0][key] + 0.5)
 
 
+def test_a_client_that_multiplies_its_head_gains_no_weight() -> None:
+    """Evidence is calibrated unless told otherwise; with the paper's, it does gain."""
+
+    def boasting(message: Message) -> Message:
+        model = arrays_of(learner(0.2)(message))  # type: ignore[arg-type]
+        loud = {name: tensor * (10 if name in HEAD else 1) for name, tensor in model.items()}
+        return reply(message, ArrayRecord(loud))
+
+    def weight(third: Client, **options: Any) -> float:
+        play = CelmStrategy(network(), (6,), 3, rule_options=options, fraction_evaluate=0.0)
+        grid = SmallGrid({"a": learner(0.3), "b": learner(0.4), "c": third})
+        return play.start(grid, initial(), num_rounds=1).contributions[1]["c"]
+
+    assert weight(boasting) == pytest.approx(weight(learner(0.2)), abs=0.01)
+    assert weight(boasting, evidence="paper") > weight(learner(0.2), evidence="paper") + 0.05
+
+
 def test_a_late_joiner_starts_at_the_mean_weight() -> None:
     grid = SmallGrid(clients())
     grid.online = {"a", "b"}

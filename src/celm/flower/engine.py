@@ -19,6 +19,7 @@ from celm.engines.choice import available_cores
 from celm.federation.folder import Folder
 from celm.federation.run import Run
 from celm.flower.apps import Nodes, client
+from celm.models.factory import one_line
 
 DISCREET = {
     "FLWR_TELEMETRY_ENABLED": "0",
@@ -58,6 +59,8 @@ def carry_out(folder: Folder, watch: launch.Watch | None = None, workers: int | 
     with quiet():
         try:
             run_simulation(app, client, folder.settings().split.clients, backend_config=resources)
+        except RuntimeError as error:
+            raise CelmError(f"Flower's simulation failed: {one_line(error.__cause__ or error)}") from error
         finally:
             stopped.set()
     if failed:
