@@ -46,7 +46,7 @@ def test_a_node_that_is_killed_and_comes_back_keeps_its_place_under_tls_and_node
         stranger = place.key("stranger", register=False)
         for i, name in enumerate(NAMES):
             place.supernode(name, i, 3, keys[name])
-        # Who has no key, or one that nobody registered, does not get in.
+        # Who has no key, or one that nobody registered, does not get in: Flower's exit 305 is a refusal.
         for name, key in (("keyless", None), ("unknown", stranger)):
             outsider = place.supernode(name, 0, 3, key)
             assert outsider.wait(PATIENCE) != 0, place.log(name)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable
@@ -15,7 +16,6 @@ import pytest
 pytest.importorskip("flwr", reason="Flower is not installed: pip install 'celm[flower]'")
 
 from flwr.app import Context, Error, Message, RecordDict
-from typer.testing import Result
 
 import celm
 from celm.base.errors import CelmError
@@ -112,11 +112,17 @@ def test_without_flower_the_engine_says_what_to_install(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_importing_celm_does_not_import_flower(invoke: Callable[..., Result]) -> None:
-    import subprocess
+def run_code(code: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
 
-    code = "import sys, celm, celm.cli.app; sys.exit('flwr' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+def test_importing_celm_does_not_import_flower() -> None:
+    assert run_code("import sys, celm, celm.cli.app; sys.exit('flwr' in sys.modules)").returncode == 0
+
+
+def test_importing_the_strategy_without_flower_says_what_to_install() -> None:
+    done = run_code("import sys; sys.modules['flwr'] = None; import celm.flower")
+    assert done.stderr.endswith("CelmError: celm.flower needs Flower (pip install 'celm[flower]')\n")
 
 
 @pytest.mark.slow
