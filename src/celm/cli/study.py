@@ -10,7 +10,8 @@ from rich.markup import escape
 
 from celm.base.errors import CelmError
 from celm.base.files import dump_json, write_text
-from celm.cli.output import Format, console, grid_progress, print_json
+from celm.cli.grid_view import grid_view
+from celm.cli.output import Format, console, print_json
 from celm.cli.tables import comparison_table
 
 
@@ -41,10 +42,10 @@ def command(
 
       celm study main --dry-run
     """
-    from celm.engines.choice import available_cores
     from celm.study.costs import expected_cost
     from celm.study.declaration import load_study
     from celm.study.grid import run_grid
+    from celm.study.processes import Processes
     from celm.study.running import study_cells, study_table
     from celm.study.scales import Scale
     from celm.study.table import save_table
@@ -63,8 +64,8 @@ def command(
             console().print(f"{escape(study.title)}: {cost['runs']} runs, {cost['done']} of them done")
             console().print(f"about {cost['hours']:.2f} hours on one core")
         return
-    with grid_progress(name, quiet=format is Format.json) as watch:
-        results = run_grid(list(cells.values()), workers or available_cores(), watch)
+    with grid_view(name, quiet=format is Format.json) as watch:
+        results = run_grid(list(cells.values()), lambda: Processes(workers), watch)
     outcomes = dict(zip(cells, results, strict=True))
     table = study_table(study, outcomes, size)
     save_table(table, place)

@@ -36,7 +36,7 @@ def study_cells(study: Study, scale: Scale, out: Path, only: str = "") -> dict[K
                     continue
                 experiment = experiment_of(study, row, method, seed, scale)
                 place = out / "cells" / "-".join(map(slug, (row.label, method, f"seed{seed}")))
-                cells[row.label, method, seed] = Cell(experiment, place)
+                cells[row.label, method, seed] = Cell(experiment, place, row.label, method)
     if not cells:
         raise CelmError(f"--only: '{only}' leaves nothing of study '{study.name}'")
     return cells
