@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.markup import escape
@@ -13,6 +14,15 @@ from celm.base.files import dump_json, write_text
 from celm.cli.grid_view import grid_view
 from celm.cli.output import Format, console, print_json
 from celm.cli.tables import comparison_table
+
+if TYPE_CHECKING:
+    from celm.study.processes import Processes
+    from celm.study.ray_pool import RayPool
+
+
+class Pool(StrEnum):
+    local = "local"
+    ray = "ray"
 
 
 def command(
@@ -24,6 +34,12 @@ def command(
         str, typer.Option(help="A part, as in 'dataset=fashion_mnist split=pls method=celm'.")
     ] = "",
     workers: Annotated[int | None, typer.Option(help="Runs at a time; one a core by default.")] = None,
+    pool: Annotated[
+        Pool, typer.Option(help="Where the runs go: this machine, or a Ray cluster.")
+    ] = Pool.local,
+    address: Annotated[
+        str | None, typer.Option(help="The Ray cluster; by default the one Ray finds, or starts here.")
+    ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only say what would be run, and how long.")
     ] = False,
@@ -33,6 +49,10 @@ def command(
     """Fill a table of the paper: ours, the paper's and the difference.
 
     Killed or stopped, the same command goes on with what is missing; a run in the middle goes on from its last round.
+    Started several times at once, on one machine or on a file system that many share, the processes share the work.
+
+    With --pool ray the runs go to a Ray cluster, whose nodes need celm and the datasets but no common file system:
+    a run's folder travels there and comes home every few seconds.
 
     [bold]Examples[/bold]
 
@@ -40,17 +60,20 @@ def command(
 
       celm study maverick --only dataset=fashion_mnist --workers 2
 
+      celm study main --pool ray --address auto
+
       celm study main --dry-run
     """
     from celm.study.costs import expected_cost
     from celm.study.declaration import load_study
     from celm.study.grid import run_grid
-    from celm.study.processes import Processes
     from celm.study.running import study_cells, study_table
     from celm.study.scales import Scale
     from celm.study.table import save_table
 
     study = load_study(name)
+    if address is not None and pool is Pool.local:
+        raise CelmError("--address goes with --pool ray")
     if scale not in list(Scale):
         raise CelmError(f"--scale: '{scale}' is none of {', '.join(Scale)}")
     size = Scale(scale)
@@ -65,7 +88,7 @@ def command(
             console().print(f"about {cost['hours']:.2f} hours on one core")
         return
     with grid_view(name, quiet=format is Format.json) as watch:
-        results = run_grid(list(cells.values()), lambda: Processes(workers), watch)
+        results = run_grid(list(cells.values()), lambda: make_pool(pool, workers, address), watch)
     outcomes = dict(zip(cells, results, strict=True))
     table = study_table(study, outcomes, size)
     save_table(table, place)
@@ -89,3 +112,13 @@ def command(
     if errors:
         first = next(iter(errors.items()))
         raise CelmError(f"{len(errors)} of {len(outcomes)} runs failed, the first {first[0]}: {first[1]}")
+
+
+def make_pool(kind: Pool, size: int | None, address: str | None) -> Processes | RayPool:
+    if kind is Pool.ray:
+        from celm.study.ray_pool import RayPool
+
+        return RayPool(size, address)
+    from celm.study.processes import Processes
+
+    return Processes(size)
