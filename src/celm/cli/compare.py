@@ -10,7 +10,7 @@ from rich.markup import escape
 
 from celm.base.errors import CelmError
 from celm.cli import options
-from celm.cli.grid_view import grid_view
+from celm.cli.grid_view import grid_view, with_logs
 from celm.cli.output import Format, console, print_json
 from celm.cli.tables import comparison_table
 
@@ -35,6 +35,7 @@ def command(
         Path | None, typer.Option(help="Folder; named after dataset and split by default.")
     ] = None,
     settings: options.Settings = None,
+    log: options.Logs = None,
     format: Annotated[Format, typer.Option(help="text for people, json for machines.")] = Format.text,
 ) -> None:
     """Compare methods over seeds: mean and standard deviation, the paper's figure beside ours.
@@ -56,7 +57,7 @@ def command(
         "participation": participation,
         "device": device,
     }
-    base = options.experiment_from(file, given, settings)
+    base, targets = options.experiment_from(file, given, settings), options.log_targets(log)
     chosen = [method.strip() for method in methods.split(",") if method.strip()]
     try:
         numbers = [int(seed) for seed in seeds.split(",")]
@@ -72,7 +73,7 @@ def command(
     place = out or Path("compare") / "-".join(filter(None, (base.dataset.name, base.split.name)))
     cells = compare_cells(base, chosen, numbers, place, preset)
     with grid_view("comparing", quiet=format is Format.json) as watch:
-        results = run_grid(list(cells.values()), lambda: Processes(workers), watch)
+        results = run_grid(list(cells.values()), lambda: Processes(workers), with_logs(watch, targets))
     outcomes = dict(zip(cells, results, strict=True))
     first = next(iter(cells.values())).experiment
     title = f"{first.dataset.name}, {first.split.name}, {first.run.rounds} rounds, seeds {seeds}"

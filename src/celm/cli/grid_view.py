@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import Group
@@ -14,9 +15,10 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
-from celm.cli.output import notes, printable
+from celm.cli.output import notes, printable, warn
 
 if TYPE_CHECKING:
+    from celm.report.loggers import Target
     from celm.study.grid import Cell, Outcome, Watch
     from celm.study.grid import Progress as Standing
 
@@ -40,6 +42,26 @@ def grid_view(what: str, quiet: bool) -> Iterator[Watch]:
         if not quiet:
             notes.print("\nstopped; the same command goes on with what is missing")
         raise
+
+
+def with_logs(watch: Watch, targets: Sequence[Target]) -> Watch:
+    """Also log every run that this process brings to its end, when it does."""
+    from celm.federation.folder import Folder
+    from celm.federation.run import Run
+    from celm.report.loggers import tell
+
+    ours: set[Path] = set()
+
+    def both(standing: Standing) -> None:
+        watch(standing)
+        ended = {outcome.cell.place for outcome in standing.ended if outcome.result}
+        for place in sorted(ours & ended):
+            tell(Run.read(Folder(place)), targets, warn)
+        ours.difference_update(ended)
+        ours.update(cell.place for cell in standing.running)
+        ours.difference_update(cell.place for cell in standing.elsewhere)
+
+    return both if targets else watch
 
 
 class Screen:

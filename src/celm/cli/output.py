@@ -66,6 +66,12 @@ def with_exit_codes(command: Callable[P, None]) -> Callable[P, None]:
     return guarded
 
 
+def warn(line: str) -> None:
+    notes.print(
+        Text.assemble(("warning: ", "bold yellow"), printable(" ".join(line.split()))), soft_wrap=True
+    )
+
+
 def printable(text: str) -> str:
     """Text from files or clients without control characters."""
     return "".join(char if char.isprintable() else f"\\x{ord(char):02x}" for char in text)

@@ -11,7 +11,8 @@ from rich.markup import escape
 
 from celm.base.errors import CelmError
 from celm.base.files import dump_json, write_text
-from celm.cli.grid_view import grid_view
+from celm.cli import options
+from celm.cli.grid_view import grid_view, with_logs
 from celm.cli.output import Format, console, print_json
 from celm.cli.tables import comparison_table
 
@@ -44,6 +45,7 @@ def command(
         bool, typer.Option("--dry-run", help="Only say what would be run, and how long.")
     ] = False,
     out: Annotated[Path | None, typer.Option(help="Folder; studies/NAME-SCALE by default.")] = None,
+    log: options.Logs = None,
     format: Annotated[Format, typer.Option(help="text for people, json for machines.")] = Format.text,
 ) -> None:
     """Fill a table of the paper: ours, the paper's and the difference.
@@ -71,7 +73,7 @@ def command(
     from celm.study.scales import Scale
     from celm.study.table import save_table
 
-    study = load_study(name)
+    study, targets = load_study(name), options.log_targets(log)
     if address is not None and pool is Pool.local:
         raise CelmError("--address goes with --pool ray")
     if scale not in list(Scale):
@@ -88,7 +90,9 @@ def command(
             console().print(f"about {cost['hours']:.2f} hours on one core")
         return
     with grid_view(name, quiet=format is Format.json) as watch:
-        results = run_grid(list(cells.values()), lambda: make_pool(pool, workers, address), watch)
+        results = run_grid(
+            list(cells.values()), lambda: make_pool(pool, workers, address), with_logs(watch, targets)
+        )
     outcomes = dict(zip(cells, results, strict=True))
     table = study_table(study, outcomes, size)
     save_table(table, place)
