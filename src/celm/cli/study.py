@@ -96,6 +96,9 @@ def command(
     outcomes = dict(zip(cells, results, strict=True))
     table = study_table(study, outcomes, size)
     save_table(table, place)
+    times = study_table(study, outcomes, size, wall_clock=True)
+    if times.rows:
+        save_table(times, place, "times")
     errors = {"-".join(map(str, key)): outcome.error for key, outcome in outcomes.items() if outcome.error}
     write_text(place / "errors.json", dump_json(errors, indent=2) + "\n")
     if format is Format.json:
@@ -105,11 +108,14 @@ def command(
                 "study": name,
                 "scale": scale,
                 **table.to_json(),
+                **({"times": times.to_json()["cells"]} if times.rows else {}),
                 "errors": errors,
             }
         )
     else:
         console().print(comparison_table(table))
+        if times.rows:
+            console().print(comparison_table(times))
         if study.about:
             console().print(study.about, style="dim")
         console().print(f"folder: {escape(str(place))}", soft_wrap=True)

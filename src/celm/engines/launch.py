@@ -83,7 +83,8 @@ def step(folder: Folder, federation: Federation, state: State, engine: Any, watc
     if played.inputs is not None:
         about = {"round": played.state.number}
         write_tensors(folder.path / "probes.safetensors", dict(played.inputs), about)
-    folder.add_round(played.record, {"seconds": round(seconds, 6)})
+    times = {"seconds": round(seconds, 6), "server_seconds": round(played.server_seconds, 6)}
+    folder.add_round(played.record, times)
     checkpoint.save(folder, federation, played.state)
     if watch:
         watch(played.state.number, federation.rounds, played.record)
