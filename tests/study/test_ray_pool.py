@@ -64,7 +64,7 @@ def kill_a_worker(process: Any, known: set[int]) -> None:
 def test_a_killed_worker_costs_nothing_and_the_table_is_that_of_the_local_pool(
     tmp_path: Path, start_celm: Start
 ) -> None:
-    process = start_celm(*study(tmp_path / "ray", "--pool=ray", "--workers=2"))
+    process = start_celm(*study(tmp_path / "ray", "--pool=ray", "--address=local", "--workers=2"))
     kill_a_worker(process, set())
     printed, said = process.communicate(timeout=240)
     assert process.returncode == 0, said
@@ -79,7 +79,7 @@ def test_a_cell_whose_workers_die_again_and_again_fails_alone_and_can_be_done_la
     tmp_path: Path, start_celm: Start
 ) -> None:
     out = tmp_path / "out"
-    process = start_celm(*study(out, "--pool=ray", "--workers=1"))
+    process = start_celm(*study(out, "--pool=ray", "--address=local", "--workers=1"))
     killed: set[int] = set()
     for _ in range(3):
         kill_a_worker(process, killed)

@@ -29,7 +29,7 @@ def command(
     rounds: options.Rounds = None,
     participation: options.Participation = None,
     device: options.Device = None,
-    workers: Annotated[int | None, typer.Option(help="Runs at a time; one a core by default.")] = None,
+    workers: Annotated[int | None, typer.Option(min=1, help="Runs at a time; one a core by default.")] = None,
     preset: options.Preset = None,
     out: Annotated[
         Path | None, typer.Option(help="Folder; named after dataset and split by default.")

@@ -34,7 +34,7 @@ def command(
     only: Annotated[
         str, typer.Option(help="A part, as in 'dataset=fashion_mnist split=pls method=celm'.")
     ] = "",
-    workers: Annotated[int | None, typer.Option(help="Runs at a time; one a core by default.")] = None,
+    workers: Annotated[int | None, typer.Option(min=1, help="Runs at a time; one a core by default.")] = None,
     pool: Annotated[
         Pool, typer.Option(help="Where the runs go: this machine, or a Ray cluster.")
     ] = Pool.local,

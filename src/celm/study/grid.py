@@ -157,9 +157,12 @@ def held(cell: Cell) -> Iterator[Folder]:
 
 def check_place(cell: Cell) -> None:
     """A folder that is there already must hold this experiment and no other."""
-    if not (cell.place / "settings.toml").exists():
-        return
-    there, here = Folder.open(cell.place).settings().tables(), cell.experiment.tables()
+    try:
+        there, here = Folder(cell.place).settings().tables(), cell.experiment.tables()
+    except CelmError:
+        if (cell.place / "settings.toml").exists():
+            raise
+        return  # not begun, or given up by another process this moment
     for tables in (there, here):
         tables["run"].pop("workers", None)
     if there != here:
