@@ -6,6 +6,8 @@ A name that is registered has its page, and the page says what the code says; th
 from __future__ import annotations
 
 import inspect
+import json
+import shlex
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -68,8 +70,6 @@ def method_page(section: str, name: str, registry: Registry[Any], option: str) -
     schema = registry.schema(name)
     module = sys.modules[kind.__module__]
     (headline, formula), (summary, details) = summary_and_body(module), summary_and_body(kind)
-    first = next(iter(schema.get("properties", {})), None)
-    more = f" --set {registry.kind}.{first}=..." if first else ""
     parts = [
         f"---\ntitle: {name}\nhide: [toc]\n---\n\n# `{name}`",
         f"**{headline}** {summary}" if summary != headline else f"**{headline}**",
@@ -77,11 +77,22 @@ def method_page(section: str, name: str, registry: Registry[Any], option: str) -
         details,
         "## Settings",
         settings_table(schema) or "It has none.",
-        f"```console\n$ celm run {option.format(name)}{more}\n```",
+        f"```sh\ncelm run {option.format(name)}{example(registry.kind, schema)}\n```",
         needs(kind) if issubclass(kind, Rule) else "",
         f"Source: `{inspect.getmodule(kind).__name__.replace('.', '/')}.py`",
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def example(table: str, schema: dict[str, Any]) -> str:
+    """One setting as an option: what has to be given, else the first that has a default, at that."""
+    for name in schema.get("required", []):
+        return f" --set {table}.{name}=..."
+    for name, field in schema.get("properties", {}).items():
+        if field.get("default") is not None:
+            value = field["default"] if isinstance(field["default"], str) else json.dumps(field["default"])
+            return f" --set {shlex.quote(f'{table}.{name}={value}')}"
+    return ""
 
 
 def needs(rule: type[Rule[Any]]) -> str:

@@ -6,8 +6,6 @@ from method_pages import KINDS
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import Files
 
-NAMED = {"api.md", "cli.md", "settings.md"}
-
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     sections = {title: pages for entry in config.nav for title, pages in entry.items()}

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import inspect
 import re
+from collections.abc import Iterator
 from typing import Any
 
 import typer
+from method_pages import KINDS
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from pydantic import BaseModel
@@ -27,9 +29,17 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 def command_line() -> str:
     """What `typer utils docs` writes, with the examples of the help texts as blocks."""
     command = typer.main.get_command(app)
+    for each in commands(command):
+        each.short_help = (each.help or "").partition("\n")[0]  # else it is cut to fit a terminal
     text = get_docs_for_click(obj=command, ctx=typer.Context(command, info_name="celm"), name="celm")
     text = re.sub(r"\[bold\](Examples?)\[/bold\]\n\n((?:  .*\n\n?)+)", examples, text)
     return text.replace("# `celm`", "---\ntitle: Command line\n---\n\n# The command line", 1)
+
+
+def commands(group: Any) -> Iterator[Any]:
+    for command in getattr(group, "commands", {}).values():
+        yield command
+        yield from commands(command)
 
 
 def examples(found: re.Match[str]) -> str:
@@ -84,9 +94,9 @@ def class_entry(name: str, kind: type) -> str:
     if issubclass(kind, BaseModel):
         parts.append("Its tables and their keys are on the page of [settings](settings.md).")
     elif not issubclass(kind, Exception):
-        parts.append(f"```python\n{signature(name, kind)}\n```")
+        parts.append(f"```python\n{signature(name, kind).removesuffix(' -> None')}\n```")
     for key, member in vars(kind).items():
-        if key.startswith("_") or key == "model_config":
+        if key.startswith("_") or not inspect.getdoc(getattr(kind, key)):
             continue
         if isinstance(member, property):
             kept = inspect.signature(member.fget).return_annotation
@@ -99,21 +109,21 @@ def class_entry(name: str, kind: type) -> str:
 def settings() -> str:
     """The tables of an experiment file, with the keys that do not depend on what is chosen."""
     parts = [
-        "# Settings",
+        "---\nhide: [toc]\n---\n\n# Settings",
         "An experiment file is TOML with these tables; `celm init my.toml` writes one with every setting in it, and\n"
         "`--set TABLE.KEY=VALUE` changes one on the command line. A table that has a `name` also takes the settings\n"
         "of what is named, which are on that thing's own page. A dash as the default means that the value is chosen\n"
         "by itself, as the meaning says. An unknown or ill-typed key is refused, with the nearest that exists.",
     ]
+    sections = {registry.kind: section for section, (registry, *_) in KINDS.items()}
     schema = Experiment.model_json_schema()
     for table, field in schema["properties"].items():
         reference = next((part for part in [field, *field.get("anyOf", [])] if "$ref" in part), None)
         parts.append(f"## `{table}`\n\n{field.get('description', '')}")
+        if table in sections:
+            parts.append(f"`name` is one of the [{sections[table]}]({sections[table]}/index.md).")
         if reference is None:
-            parts.append("A list of tables, each with a `name`.")
-            continue
-        kept = schema["$defs"][reference["$ref"].rpartition("/")[2]]
-        if "additionalProperties" in kept and "description" in kept:
-            kept = {key: value for key, value in kept.items() if key != "description"}
-        parts.append(settings_table(kept))
+            parts.append("A list of tables, each with the `name` of a rule and its settings.")
+        else:
+            parts.append(settings_table(schema["$defs"][reference["$ref"].rpartition("/")[2]]))
     return "\n\n".join(parts) + "\n"

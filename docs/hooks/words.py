@@ -21,17 +21,15 @@ def summary_and_body(thing: object) -> tuple[str, str]:
 def markdown(text: str) -> str:
     """A docstring's paragraphs. Indented ones are formulas to Markdown already; examples are given a fence.
 
-    A docstring that is a summary and a formula alone has its formula at the margin: no sentence, no full stop.
+    Where a formula is all there is, it stands at the margin: it is told by having no full stop.
     """
-    paragraphs = []
-    for paragraph in re.split(r"\n{2,}", text):
-        if paragraph.lstrip().startswith(">>>"):
-            paragraphs.append(f"```pycon\n{inspect.cleandoc(paragraph)}\n```")
-        elif paragraph and not paragraph.startswith((" ", "- ")) and paragraph[-1] not in ".:;?!":
-            paragraphs.append("\n".join(f"    {line}" for line in paragraph.splitlines()))
-        else:
-            paragraphs.append(paragraph)
-    return "\n\n".join(paragraphs)
+    paragraphs = re.split(r"\n{2,}", text)
+    if len(paragraphs) == 1 and text and text[-1] not in ".:":
+        return "\n".join(f"    {line}" for line in text.splitlines())
+    return "\n\n".join(
+        f"```pycon\n{inspect.cleandoc(part)}\n```" if part.lstrip().startswith(">>>") else part
+        for part in paragraphs
+    )
 
 
 def settings_table(schema: Mapping[str, Any]) -> str:
@@ -66,7 +64,7 @@ def kind(field: Mapping[str, Any]) -> str:
         return (
             f"list of {len(items)}: {kind(items[0])}" if "prefixItems" in field else f"list: {kind(items[0])}"
         )
-    bounds = [f"{sign} {field[key]:g}" for key, sign in BOUNDS.items() if key in field]
+    bounds = [f"{sign} {field[key]:.12g}" for key, sign in BOUNDS.items() if key in field]
     return f"{KINDS[field['type']]} {', '.join(bounds)}".strip()
 
 

@@ -57,7 +57,8 @@ def test_every_registered_name_has_a_page_with_its_formula_and_settings(hook):
 def test_formulas_and_examples_of_docstrings_are_blocks(hook):
     words = hook("words")
     assert doctest.testmod(words).failed == 0
-    assert words.markdown("f(x) = x_1\n\nIt is so.") == "    f(x) = x_1\n\nIt is so."
+    assert words.markdown("f(x) = x_1") == "    f(x) = x_1"
+    assert words.markdown("With x in turn\n\n    f(x)\n\nSo.") == "With x in turn\n\n    f(x)\n\nSo."
     assert words.markdown(">>> 1 + 1\n2") == "```pycon\n>>> 1 + 1\n2\n```"
 
 
