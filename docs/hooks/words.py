@@ -24,7 +24,7 @@ def markdown(text: str) -> str:
     Where a formula is all there is, it stands at the margin: it is told by having no full stop.
     """
     paragraphs = re.split(r"\n{2,}", text)
-    if len(paragraphs) == 1 and text and text[-1] not in ".:":
+    if len(paragraphs) == 1 and not text.startswith(">>>") and not text.endswith((".", ":")):
         return "\n".join(f"    {line}" for line in text.splitlines())
     return "\n\n".join(
         f"```pycon\n{inspect.cleandoc(part)}\n```" if part.lstrip().startswith(">>>") else part

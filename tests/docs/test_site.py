@@ -30,7 +30,7 @@ def hook(monkeypatch):
         return importlib.import_module(name)
 
     yield load
-    for name in ("words", "method_pages", "reference_pages"):
+    for name in ("words", "method_pages", "reference_pages", "navigation"):
         sys.modules.pop(name, None)
 
 
@@ -71,6 +71,20 @@ def test_every_public_name_and_every_command_is_in_the_reference(hook):
         assert f"# `celm {command}`\n" in command_line
     assert "[bold]" not in command_line
     assert "```sh\ncelm init my.toml && celm run my.toml\n```" in command_line
+
+
+def test_every_page_is_in_the_navigation_once(hook):
+    from mkdocs.config import load_config
+    from mkdocs.structure.files import get_files
+
+    config = load_config(str(ROOT / "mkdocs.yml"))
+    files = config.plugins.on_files(get_files(config), config=config)
+    paths = list(hook("navigation").paths(config.nav))
+    assert len(set(paths)) == len(paths)
+    # Those that are kept out of the site are among the files until it is built.
+    assert {path for path in paths if path.endswith(".md")} == {
+        file.src_uri for file in files.documentation_pages()
+    }
 
 
 def test_every_figure_is_in_the_gallery():
