@@ -27,7 +27,9 @@ class Pool(StrEnum):
 
 
 def command(
-    name: Annotated[str, typer.Argument(help="A study's name; see `celm list studies`.")],
+    name: Annotated[
+        str, typer.Argument(help="A study's name (`celm list studies`), or the .toml file of your own.")
+    ],
     scale: Annotated[
         str, typer.Option(help="paper, quick (real data, fewer rounds) or smoke (seconds).")
     ] = "paper",
@@ -79,17 +81,17 @@ def command(
     if scale not in list(Scale):
         raise CelmError(f"--scale: '{scale}' is none of {', '.join(Scale)}")
     size = Scale(scale)
-    place = out or Path("studies") / f"{name}-{scale}"
+    place = out or Path("studies") / f"{study.name}-{scale}"
     cells = study_cells(study, size, place, only)
     if dry_run:
         cost = expected_cost(list(cells.values()))
         if format is Format.json:
-            print_json({"study": name, "scale": scale, **cost})
+            print_json({"study": study.name, "scale": scale, **cost})
         else:
             console().print(f"{escape(study.title)}: {cost['runs']} runs, {cost['done']} of them done")
             console().print(f"about {cost['hours']:.2f} hours on one core")
         return
-    with grid_view(name, quiet=format is Format.json) as watch:
+    with grid_view(study.name, quiet=format is Format.json) as watch:
         results = run_grid(
             list(cells.values()), lambda: make_pool(pool, workers, address), with_logs(watch, targets)
         )
@@ -105,7 +107,7 @@ def command(
         print_json(
             {
                 "folder": str(place.resolve()),
-                "study": name,
+                "study": study.name,
                 "scale": scale,
                 **table.to_json(),
                 **({"times": times.to_json()["cells"]} if times.rows else {}),
