@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -11,6 +11,9 @@ from celm.base.errors import CelmError
 from celm.data.catalogue import datasets
 from celm.federation.experiment import Experiment, assign, put, read_toml
 from celm.federation.presets import with_preset
+
+if TYPE_CHECKING:
+    from celm.report.loggers import Target
 
 Dataset = Annotated[str | None, typer.Option(help="A dataset's name, or a folder with your own data.")]
 Split = Annotated[str | None, typer.Option(help="How the data is dealt to clients.")]
@@ -33,6 +36,13 @@ Reprobe = Annotated[
 Preset = Annotated[str | None, typer.Option(help="Named settings: paper.")]
 Settings = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Any setting, as in split.alpha=0.05.")
+]
+
+Logs = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--log", metavar="KIND:DIR", help="Also log to a dashboard: tensorboard:DIR, mlflow:DIR or wandb:DIR."
+    ),
 ]
 
 PLACES = {
@@ -80,3 +90,12 @@ def choose_dataset(tables: dict[str, Any], value: str) -> None:
         put(tables, "dataset", "path", str(path.resolve()))
     else:
         raise CelmError(f"--dataset: there is no folder {value}")
+
+
+def log_targets(logs: list[str] | None) -> list[Target]:
+    """Where to log, checked before any work is done."""
+    if not logs:
+        return []
+    from celm.report.loggers import parse
+
+    return [parse(text) for text in logs]

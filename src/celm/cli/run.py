@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import closing
 from enum import StrEnum
 from importlib.util import find_spec
 from pathlib import Path
@@ -15,7 +16,7 @@ from rich.text import Text
 
 from celm.base.errors import CelmError
 from celm.cli import options
-from celm.cli.output import Format, console, notes, print_json, printable
+from celm.cli.output import Format, console, notes, print_json, printable, warn
 from celm.federation.folder import Folder
 from celm.federation.place import default_place
 
@@ -56,6 +57,7 @@ def command(
     ] = None,
     resume: Annotated[Path | None, typer.Option(help="Go on with the run in this folder.")] = None,
     settings: options.Settings = None,
+    log: options.Logs = None,
     format: Annotated[Format, typer.Option(help="text for people, json for machines.")] = Format.text,
 ) -> None:
     """Run a federation and say who contributed what.
@@ -75,7 +77,10 @@ def command(
       celm run --engine flower                             the same clients on nodes of Flower's simulation
 
       celm run --resume runs/baseline
+
+      celm run --log tensorboard:logs                      and watch it by: tensorboard --logdir logs
     """
+    targets = options.log_targets(log)
     given = {
         "dataset": dataset,
         "split": split,
@@ -97,23 +102,33 @@ def command(
         if file or out or settings or preset or any(value is not None for value in given.values()):
             raise CelmError(
                 "--resume takes its settings from the run folder",
-                "only --engine, --workers and --format go with it",
+                "only --engine, --workers, --log and --format go with it",
             )
         folder = Folder.open(resume)
     else:
         experiment = options.experiment_from(file, {**given, "workers": workers}, settings, preset)
         folder = Folder.create(out or default_place(experiment), experiment, claimed=out is None)
+    from celm.report.loggers import Log
+
+    log_to = targets if folder.result() is None else []
+    after = len(folder.records()) if log_to else 0
     played = False
 
     def note(done: int, total: int, record: dict[str, Any]) -> None:
         nonlocal played
         played = True
         watch(done, total, record)
+        logged.round(record)
 
-    with progress_bar(folder, quiet=format is Format.json) as watch:
+    with (
+        progress_bar(folder, quiet=format is Format.json) as watch,
+        closing(Log(log_to, folder.path, warn, after)) as logged,
+    ):
         try:
             # The folder is there with its settings; only now comes what takes time.
             finished = engine_of(engine)(folder, note, workers)
+            if played:
+                logged.end(finished)
         except KeyboardInterrupt:
             notes.print(
                 f"\nstopped; go on with: celm run --resume {escape(str(folder.path))}", soft_wrap=True

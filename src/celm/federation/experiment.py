@@ -201,6 +201,7 @@ class Experiment(Table):
 
     @classmethod
     def read(cls, path: Path) -> Experiment:
+        """From a TOML file."""
         return cls.parse(read_toml(path))
 
     def tables(self) -> dict[str, Any]:
@@ -208,6 +209,7 @@ class Experiment(Table):
         return self.model_dump(mode="json", exclude_none=True)
 
     def to_toml(self) -> str:
+        """Everything that is set, as a file that `celm run` takes."""
         return tomli_w.dumps(self.tables())
 
     @property

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -52,6 +53,8 @@ class Played:
     state: State
     record: dict[str, Any]
     inputs: Mapping[str, Tensor] | None
+    server_seconds: float
+    """What filtering, weighing and merging took, watching rules included; no part of the record, which repeats."""
 
 
 def begin(federation: Federation) -> State:
@@ -81,6 +84,7 @@ def play(federation: Federation, state: State, engine: Engine) -> Played:
     record: dict[str, Any] = {"round": number, "lr": rate, "clients": present, "excluded": excluded}
 
     after, inputs = state, None
+    started = time.perf_counter()
     record |= {"weights": {}, "standing": None, "scores": None, "evidence": None, "diagnostics": {}}
     if usable:
         held_out = federation.experiment.run.validation
@@ -94,6 +98,7 @@ def play(federation: Federation, state: State, engine: Engine) -> Played:
             average=federation.average,
         )
         after, inputs = aggregate(federation, state, round, record)
+    server_seconds = time.perf_counter() - started
 
     state = replace(
         after,
@@ -106,7 +111,7 @@ def play(federation: Federation, state: State, engine: Engine) -> Played:
     last = number == federation.rounds
     if last or number % federation.experiment.run.evaluate_every == 0:
         record |= evaluate(federation, state, engine, last)
-    return Played(state, record, inputs)
+    return Played(state, record, inputs, server_seconds)
 
 
 def aggregate(
