@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import closing
+from enum import StrEnum
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -19,6 +22,11 @@ from celm.federation.place import default_place
 
 if TYPE_CHECKING:
     from celm.federation.run import Run
+
+
+class Engine(StrEnum):
+    local = "local"
+    flower = "flower"
 
 
 def command(
@@ -38,6 +46,10 @@ def command(
     evidence: options.Evidence = None,
     reprobe: options.Reprobe = None,
     preset: options.Preset = None,
+    engine: Annotated[
+        Engine,
+        typer.Option(help="Who runs the clients: this machine, or Flower's simulation. Changes no result."),
+    ] = Engine.local,
     workers: options.Workers = None,
     device: options.Device = None,
     out: Annotated[
@@ -62,6 +74,8 @@ def command(
 
       celm run my.toml --rule fedavg --out runs/baseline
 
+      celm run --engine flower                             the same clients on nodes of Flower's simulation
+
       celm run --resume runs/baseline
 
       celm run --log tensorboard:logs                      and watch it by: tensorboard --logdir logs
@@ -82,11 +96,13 @@ def command(
         "reprobe": reprobe,
         "device": device,
     }
+    if engine is Engine.flower and find_spec("flwr") is None:
+        raise CelmError("--engine flower needs Flower", "pip install 'celm[flower]'")
     if resume is not None:
         if file or out or settings or preset or any(value is not None for value in given.values()):
             raise CelmError(
                 "--resume takes its settings from the run folder",
-                "only --workers, --log and --format go with it",
+                "only --engine, --workers, --log and --format go with it",
             )
         folder = Folder.open(resume)
     else:
@@ -110,9 +126,7 @@ def command(
     ):
         try:
             # The folder is there with its settings; only now comes what takes time.
-            from celm.engines.launch import carry_out
-
-            finished = carry_out(folder, note, workers)
+            finished = engine_of(engine)(folder, note, workers)
             if played:
                 logged.end(finished)
         except KeyboardInterrupt:
@@ -128,6 +142,17 @@ def command(
         print_json(finished.metrics)
     else:
         show(finished)
+
+
+def engine_of(engine: Engine) -> Callable[..., Run]:
+    """What carries out a run; imported now, as it takes time."""
+    if engine is Engine.flower:
+        from celm.flower.engine import carry_out as in_flower
+
+        return in_flower
+    from celm.engines.launch import carry_out
+
+    return carry_out
 
 
 class progress_bar:  # noqa: N801 - used as a context manager, as a verb

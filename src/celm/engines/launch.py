@@ -22,12 +22,15 @@ from celm.federation import checkpoint
 from celm.federation.assembly import Federation, assemble, resolve
 from celm.federation.experiment import Experiment
 from celm.federation.folder import Folder
+from celm.federation.jobs import Engine
 from celm.federation.place import default_place
 from celm.federation.rounds import State, play
 from celm.federation.run import Run, summary
 
 Watch = Callable[[int, int, dict[str, Any]], None]
 """Called after every round with its number, the number of rounds, and its record."""
+Hire = Callable[[Federation, int], Engine]
+"""Gives the engine for a federation and a number of rounds."""
 
 
 def run(experiment: Experiment, out: str | Path | None = None, watch: Watch | None = None) -> Run:
@@ -42,15 +45,23 @@ def resume(path: str | Path, watch: Watch | None = None) -> Run:
     return carry_out(Folder.open(Path(path)), watch)
 
 
-def carry_out(folder: Folder, watch: Watch | None = None, workers: int | None = None) -> Run:
-    """Do what is left of the run in `folder`. `workers` overrides the settings: it changes no result."""
+def carry_out(
+    folder: Folder,
+    watch: Watch | None = None,
+    workers: int | None = None,
+    hire: Hire | None = None,
+) -> Run:
+    """Do what is left of the run in `folder`. Neither `workers`, which overrides the settings, nor who `hire`
+    gives to run the clients changes any result."""
     if folder.result() is not None:
         return Run.read(folder)
     with folder.locked():
-        return go_on(folder, watch, workers)
+        return go_on(folder, watch, workers, hire)
 
 
-def go_on(folder: Folder, watch: Watch | None = None, workers: int | None = None) -> Run:
+def go_on(
+    folder: Folder, watch: Watch | None = None, workers: int | None = None, hire: Hire | None = None
+) -> Run:
     """The same, for who holds the lock of `folder` already."""
     if folder.result() is not None:  # another process ended it meanwhile
         return Run.read(folder)
@@ -69,7 +80,7 @@ def go_on(folder: Folder, watch: Watch | None = None, workers: int | None = None
     state = checkpoint.restore(folder, federation)
     note_start(folder)
     if state.number < federation.rounds:
-        with closing(engine_for(federation, federation.rounds - state.number)) as engine:
+        with closing((hire or engine_for)(federation, federation.rounds - state.number)) as engine:
             while state.number < federation.rounds:
                 state = step(folder, federation, state, engine, watch)
     finish(folder, federation, state)

@@ -166,8 +166,15 @@ def participants(federation: Federation, number: int) -> list[str]:
     fraction = federation.experiment.run.participation
     if fraction == 1:
         return list(clients)
-    count = max(1, round(fraction * len(clients)))
-    rng = np.random.default_rng(derive(federation.facts.seed, "participation", number))
+    return drawn(clients, max(1, round(fraction * len(clients))), federation.facts.seed, number)
+
+
+def drawn(clients: Sequence[str], count: int, seed: int, number: int, attempt: int = 0) -> list[str]:
+    """`count` of the clients, in the order given; another attempt at the same round draws anew."""
+    if count >= len(clients):
+        return list(clients)
+    again = (attempt,) if attempt else ()
+    rng = np.random.default_rng(derive(seed, "participation", number, *again))
     return [clients[i] for i in sorted(rng.choice(len(clients), count, replace=False))]
 
 

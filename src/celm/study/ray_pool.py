@@ -7,6 +7,7 @@ this version of celm and the datasets.
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
 import sys
@@ -100,7 +101,7 @@ def joined(address: str | None) -> Any:
     if address:
         check_address(address)
     try:
-        ray.init(address=address, log_to_driver=False, logging_level="error")
+        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
     except (ConnectionError, ValueError, RuntimeError) as error:
         where = f" at {address}" if address else ""
         raise CelmError(f"cannot reach a Ray cluster{where}: {str(error).splitlines()[0]}") from error
