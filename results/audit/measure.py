@@ -38,6 +38,7 @@ CHECKPOINTS = Path("runs") / "audit"
 SPLITS = ("maverick", "free_rider", "frm")
 SEEDS = range(42, 52)
 ROUNDS = 5
+KEPT = ("sole_holders", "flags", "scores", "probe_standard_errors", "z_scores", "holds")
 
 
 class Keeping(InProcess):
@@ -94,10 +95,7 @@ def measure(split: str, seed: int) -> dict[str, Any]:
         "sole_holders_right": found["sole_holders"] == expected,
         "flags_right": sorted(found["flags"]) == sorted(truth["free_riders"]),
         "truth": {"sole_holders": expected, "free_riders": truth["free_riders"]},
-        **{
-            key: found[key]
-            for key in ("sole_holders", "flags", "scores", "probe_standard_errors", "z_scores", "holds")
-        },
+        **{key: found[key] for key in KEPT},
     }
     target.parent.mkdir(exist_ok=True)
     target.write_text(json.dumps(cell, indent=1) + "\n")

@@ -8,17 +8,17 @@
 All models start from the same R draws of noise, so that what differs between clients is the clients. A standard error
 is that of the probe: it knows nothing of how data or training would vary.
 
-**Holdings.** A client holds class k where its model can be driven further for k than the model it started from: d_ik =
-u_ik - g_k is positive. It surely does where d_ik - t SE(d_ik) > 0, and surely does not where d_ik + t SE(d_ik) ≤ 0, with
-t the quantile of Student's distribution at 1 - (1 - γ) / (N K) and R - 1 degrees of freedom, so that all N K statements
-hold together at confidence γ. Unlike evidence, which has one level for all classes, this depends neither on how high a
-class can be driven at all nor on the scale of a client's head. **Sole holder** of a class is the one client that surely
+**Holdings.** A client holds class k where its model can be driven further for k than the model it started from:
+d_ik = u_ik - g_k is positive. It surely does where d_ik - t SE(d_ik) > 0, and surely does not where
+d_ik + t SE(d_ik) ≤ 0, with t the quantile of Student's distribution at 1 - (1 - γ) / (N K) and R - 1 degrees of freedom,
+so that all N K statements hold together at confidence γ. Evidence has one level for all classes; this has one for each,
+so it does not depend on how high a class can be driven at all. **Sole holder** of a class is the one client that surely
 holds it, where all others surely do not.
 
 **Free-rider.** A z-score cannot carry the flag: among N clients it never falls below -sqrt(N - 1), and in a large crowd
-somebody is always low. It is shown; the flag is a statement about the client itself. Every class that is held is divided
-equally among its holders; the client's part of all classes is its coverage. In its favour, what it may hold counts as held
-by it, and what others may hold does not. It is flagged where
+somebody is always low. It is shown; the flag is a statement about the client itself. Every class that is held is
+divided equally among its holders; the client's part of all classes is its coverage. In its favour, what it may hold
+counts as held by it, and what others may hold does not. It is flagged where
 
 - its coverage is below half of an equal part, 1 / (2 N), and it is the sole holder of no class: it brings little, and
   nothing that others do not bring; or
@@ -167,9 +167,8 @@ def little(held: Holdings, sole: Mapping[int, int]) -> dict[int, str]:
     for i, part in enumerate(held.coverage()):
         if part < LITTLE / count and i not in sole.values():
             what = f"holds {int(held.possibly[i].sum())} of {classes} classes at most, none of them alone"
-            told[i] = (
-                f"{what}: {100 * part:.1f} % of what is held, less than half of an equal part of {100 / count:.1f} %"
-            )
+            least = f"less than half of an equal part of {100 / count:.1f} %"
+            told[i] = f"{what}: {100 * part:.1f} % of what is held, {least}"
     return told
 
 
@@ -178,4 +177,7 @@ def rows(names: Sequence[str], table: Tensor) -> dict[str, list[float]]:
 
 
 def named(held: Table, names: Sequence[str], classes: Sequence[str]) -> dict[str, list[str]]:
-    return {name: [classes[k] for k in np.flatnonzero(row)] for name, row in zip(names, held, strict=True)}
+    return {
+        name: [classes[k] for k in np.flatnonzero(row).tolist()]
+        for name, row in zip(names, held, strict=True)
+    }
