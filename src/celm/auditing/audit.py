@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from celm.auditing.adapters import adapted
@@ -43,6 +44,8 @@ from celm.models.state import load_state
 Watch = Callable[[int, int], None]
 """Called with the models done and their number."""
 Clients = Mapping[str, Any] | str | Path | Sequence[str | Path]
+SMALL = 1_000_000
+"""Values of a model below which one thread is as good as many."""
 COMPARED = ("scores", "evidence", "weights", "holds", "sole_holders", "excluded")
 
 
@@ -116,9 +119,18 @@ class Work:
     done: int = 0
 
     def run(self, inputs: Mapping[str, Any]) -> Audit:
-        self.model, self.how = build(self.how, self.architecture)
+        threads = torch.get_num_threads()
+        try:
+            return self.carry_out(inputs)
+        finally:
+            torch.set_num_threads(threads)
+
+    def carry_out(self, inputs: Mapping[str, Any]) -> Audit:
+        built = build(self.how, self.architecture)
+        self.model, self.how, self.aliases = built.model, built.how, built.aliases
         self.ties = ties_of(self.model)
         self.largest = largest_file(self.model.state_dict())
+        torch.set_num_threads(self.how.threads or threads_for(self.model))
         self.held = held_inputs(self.how)
         self.note_extra_files()
         weights = Weights()
@@ -180,7 +192,7 @@ class Work:
     def load(self, source: Source, round: str) -> None:
         try:
             tensors, sha256, size = source.read(self.largest)
-            fit = fitted(tensors, self.model.state_dict(), self.ties)
+            fit = fitted(tensors, self.model.state_dict(), self.ties, self.aliases)
         except CelmError as error:
             where = f" {source.path}" if source.path is not None else ""
             raise CelmError(f"the global model{where}: {error}") from error
@@ -203,7 +215,7 @@ class Work:
                 raise CelmError(source.reason)
             tensors, sha256, size = source.read(self.largest)
             base = self.model.state_dict()
-            fit = fitted(tensors, base, self.ties, base if self.how.partial else None)
+            fit = fitted(tensors, base, self.ties, self.aliases, base if self.how.partial else None)
         except CelmError as error:
             if isinstance(error, UnreadableError):
                 sha256, size = error.sha256, error.size
@@ -326,6 +338,12 @@ def note_copy(taken: Taken, first: dict[str, str | None], copies: dict[str, Copy
     copies[taken.name] = Copy(origin)
     if origin is not None:
         copies.setdefault(origin, Copy(taken.name))
+
+
+def threads_for(model: nn.Module) -> int:
+    """One for a small model, which gains nothing by more; as many as there are for a large one."""
+    values = sum(tensor.numel() for tensor in model.state_dict().values())
+    return 1 if values < SMALL else torch.get_num_threads()
 
 
 def prefixed(round: str, reason: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -17,9 +18,19 @@ from celm.models.factory import make_own
 from celm.models.hugging_face import build_from_folder, is_configuration
 
 
-def build(how: Settings, module: nn.Module | None) -> tuple[nn.Module, Settings]:
+@dataclass(frozen=True)
+class Built:
     """The model in eval mode on its device, and the settings with what the model itself says filled in."""
+
+    model: nn.Module
+    how: Settings
+    aliases: Mapping[str, str]
+    """Other names that files may have for its tensors."""
+
+
+def build(how: Settings, module: nn.Module | None) -> Built:
     outputs = how.head_outputs or len(how.classes)
+    aliases: Mapping[str, str] = {}
     if module is not None:
         model = copy.deepcopy(module)
     elif not how.model:
@@ -28,7 +39,7 @@ def build(how: Settings, module: nn.Module | None) -> tuple[nn.Module, Settings]
         )
     elif is_configuration(how.model):
         found = build_from_folder(how.model, how.options)
-        model = found.module
+        model, aliases = found.module, found.saved_as
         how = how.model_copy(
             update={
                 "argument": how.argument or (None if how.layer else found.argument),
@@ -51,7 +62,7 @@ def build(how: Settings, module: nn.Module | None) -> tuple[nn.Module, Settings]
         model = model.to(how.device)
     except (RuntimeError, AssertionError) as error:
         raise CelmError(f"device: '{how.device}' cannot be used: {str(error).splitlines()[0]}") from error
-    return in_float32(model).eval(), how
+    return Built(in_float32(model).eval(), how, aliases)
 
 
 def require_shape(how: Settings) -> None:

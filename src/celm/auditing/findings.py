@@ -10,10 +10,10 @@ is that of the probe: it knows nothing of how data or training would vary.
 
 **Holdings.** A client holds class k where its model can be driven further for k than the model it started from:
 d_ik = u_ik - g_k is positive. It surely does where d_ik - t SE(d_ik) > 0, and surely does not where
-d_ik + t SE(d_ik) ≤ 0, with t the quantile of Student's distribution at 1 - (1 - γ) / (N K) and R - 1 degrees of freedom,
-so that all N K statements hold together at confidence γ. Evidence has one level for all classes; this has one for each,
-so it does not depend on how high a class can be driven at all. **Sole holder** of a class is the one client that surely
-holds it, where all others surely do not.
+d_ik + t SE(d_ik) ≤ 0, with t the quantile of Student's distribution at 1 - (1 - γ) / (N K) and R - 1 degrees of
+freedom, so that all N K statements hold together at confidence γ. Evidence has one level for all classes; this has one
+for each, so it does not depend on how high a class can be driven at all. **Sole holder** of a class is the one client
+that surely holds it, where all others surely do not.
 
 **Free-rider.** A z-score cannot carry the flag: among N clients it never falls below -sqrt(N - 1), and in a large crowd
 somebody is always low. It is shown; the flag is a statement about the client itself. Every class that is held is

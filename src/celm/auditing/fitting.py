@@ -1,6 +1,7 @@
 """Do a file's tensors fit the model? Names, shapes, kinds and values, with what real checkpoints leave out.
 
 - Arrays without names (`arr_0`, `arr_1`, ...) are in the order of the model's state dict, as Flower sends them.
+- A library may save tensors under other names than it has in memory (`aliases`).
 - A tied tensor may be saved under one of its names only.
 - With `partial`, tensors that are missing are those of the global model: an adapter on a frozen backbone.
 - float64 and half types stand in for float32; integers do not.
@@ -29,10 +30,11 @@ def fitted(
     tensors: Mapping[str, Tensor],
     reference: Mapping[str, Tensor],
     ties: Mapping[str, tuple[str, ...]],
+    aliases: Mapping[str, str],
     base: Mapping[str, Tensor] | None = None,
 ) -> Fitted:
     """`tensors` as a state of the model; `base` fills in for what is missing where that is allowed."""
-    given = in_order_of(tensors, reference)
+    given = in_order_of(renamed(tensors, reference, aliases), reference)
     complete = with_ties(given, ties)
     if base is not None and any(name in reference for name in given):
         complete = {**{name: tensor for name, tensor in base.items() if name not in complete}, **complete}
@@ -40,6 +42,16 @@ def fitted(
     if reason is not None:
         raise CelmError(reason)
     return Fitted(conform(complete, reference), tuple(remarks(given, reference)))
+
+
+def renamed(
+    tensors: Mapping[str, Tensor], reference: Mapping[str, Tensor], aliases: Mapping[str, str]
+) -> Mapping[str, Tensor]:
+    """By the model's own names; a file that has a tensor under both is left to the check of names."""
+    ours = {
+        aliases.get(name, name) if name not in reference else name: tensor for name, tensor in tensors.items()
+    }
+    return ours if len(ours) == len(tensors) else tensors
 
 
 def in_order_of(tensors: Mapping[str, Tensor], reference: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
@@ -84,6 +96,7 @@ def all_zero(state: Mapping[str, Tensor]) -> str | None:
 def remarks(given: Mapping[str, Tensor], reference: Mapping[str, Tensor]) -> list[str]:
     """What is accepted, but should be known."""
     told = []
+    given = {name: given[name] for name in reference if name in given}
     other = [name for name, tensor in given.items() if tensor.dtype != reference[name].dtype]
     if other:
         theirs, ours = (str(of[other[0]].dtype).removeprefix("torch.") for of in (given, reference))

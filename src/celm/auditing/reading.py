@@ -128,7 +128,7 @@ def parse(content: bytes, suffix: str, largest: int) -> dict[str, Tensor]:
 
 def parse_safetensors(content: bytes) -> dict[str, Tensor]:
     try:
-        return load_safetensors(content)
+        return dict(sorted(load_safetensors(content).items()))  # the library has them in any order
     except (SafetensorError, ValueError, KeyError, TypeError, RuntimeError, AssertionError) as error:
         raise CelmError(f"is not a whole safetensors file: {one_line(error, 160)}") from error
 

@@ -54,6 +54,8 @@ class Settings(Table):
     probe: Probing = Probing()
     seed: Annotated[int, Field(ge=0, lt=2**32)] = 42
     device: str = "cpu"
+    threads: PositiveInt | None = None
+    """By default one for a small model, and as many as there are for a large one."""
 
     @model_validator(mode="after")
     def fit_together(self) -> Self:

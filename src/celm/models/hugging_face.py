@@ -30,6 +30,8 @@ class FromFolder:
     """What to call the model with; of a text model, its embeddings."""
     input_shape: tuple[int, ...] | None
     """As far as the configuration says it."""
+    saved_as: Mapping[str, str]
+    """Names of tensors in files of `save_pretrained` to those in memory, where they differ."""
 
 
 def is_configuration(name: str) -> bool:
@@ -57,7 +59,8 @@ def build_from_folder(name: str, options: Mapping[str, Any]) -> FromFolder:
             reason = " ".join(str(error).split())[:200]
             raise CelmError(f"model '{name}': its config.json makes no model: {reason}") from error
     takes = str(module.main_input_name)
-    return FromFolder(module, EMBEDDED if takes == TEXT else takes, shape_of(config, takes))
+    argument = EMBEDDED if takes == TEXT else takes
+    return FromFolder(module, argument, shape_of(config, takes), saved_names(module))
 
 
 def class_of(transformers: Any, config: Any) -> Any:
@@ -69,6 +72,19 @@ def class_of(transformers: Any, config: Any) -> Any:
             "architectures must be the name of a classifier, as in ViTForImageClassification",
         )
     return found
+
+
+def saved_names(module: nn.Module) -> dict[str, str]:
+    """Since its version 5, transformers writes older names than it has in memory; a tensor is known by its memory."""
+    try:
+        from transformers.core_model_loading import revert_weight_conversion
+    except ImportError:
+        return {}
+    own = module.state_dict()
+    known = {tensor.data_ptr(): name for name, tensor in own.items() if tensor.numel()}
+    saved = revert_weight_conversion(module, dict(own))  # type: ignore[arg-type]
+    names = {name: known.get(tensor.data_ptr()) for name, tensor in saved.items()}
+    return {saved: ours for saved, ours in names.items() if ours is not None and saved not in own}
 
 
 def shape_of(config: Any, takes: str) -> tuple[int, ...] | None:
