@@ -133,6 +133,5 @@ def test_the_same_command_audits_what_every_framework_saves(
     holder = max(HELD, key=lambda name: found["shares"][name][2])
     assert holder == "west"
     if save is not save_transformers:  # too small a model to learn three classes from a few steps
-        assert found["holds"] == {"north": ["0", "1"], "south": ["0", "1"], "west": ["2"]}
         assert found["sole_holders"] == {"2": "west"}
     assert invoke("audit-verify", "audit", "--full").exit_code == 0

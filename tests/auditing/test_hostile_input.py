@@ -341,6 +341,33 @@ def test_a_bad_global_model_ends_the_audit(
     assert not (uploads.place / "audit").exists()
 
 
+def test_links_that_the_operator_names_are_followed(uploads: Uploads) -> None:
+    """A folder of the Hugging Face cache, or `latest`, is made of links."""
+    plain = uploads.found()
+    (uploads.place / "latest.safetensors").symlink_to(uploads.start)
+    (uploads.place / "today").symlink_to(uploads.clients)
+    linked = ("--global", "latest.safetensors", "--out", "audit", "--format", "json")
+    arguments = list(uploads.arguments(*linked))
+    arguments[arguments.index("--clients") + 1] = "today"
+    result = uploads.invoke(*arguments)
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout)["scores"] == plain["scores"]
+    assert uploads.invoke("audit-verify", "audit", "--full").exit_code == 0
+
+
+def test_what_a_hostile_pickle_makes_a_library_say_can_be_saved(uploads: Uploads) -> None:
+    """The name of a class in a pickle may be no text at all: half of a surrogate pair."""
+    name = "\ud800\x1b[2J".encode("utf-8", "surrogatepass")
+    call = b"\x80\x02X" + struct.pack("<I", len(name)) + name + b"X\x01\x00\x00\x00x\x93."
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w") as archive:
+        archive.writestr("archive/data.pkl", call)
+        archive.writestr("archive/version", "3\n")
+    instead(".pt", content.getvalue())(uploads)
+    found = uploads.found("--out", "audit", code=3)
+    assert found["excluded"]["b"].isprintable()
+
+
 def test_nothing_is_written_into_the_folder_of_clients(
     uploads: Uploads, kept_files: Callable[..., object]
 ) -> None:

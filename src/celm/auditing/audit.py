@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from celm.auditing.adapters import adapted
 from celm.auditing.building import build, held_inputs
+from celm.auditing.discovery import visible
 from celm.auditing.findings import Copy, Findings, judge
 from celm.auditing.fitting import fitted, ties_of
 from celm.auditing.folder import Folder
@@ -77,7 +78,8 @@ def audit(
         "input_shape": tuple(input_shape),
         "model": model if isinstance(model, str) else None,
     }
-    how = Settings.parse(settings | given)
+    plain = {name: str(value) if isinstance(value, Path) else value for name, value in settings.items()}
+    how = Settings.parse(plain | given)
     sources = sources_of(global_model, clients)
     if out is None:
         return Work(how, sources, architecture, strict, watch, None).run({})
@@ -219,8 +221,9 @@ class Work:
         except CelmError as error:
             if isinstance(error, UnreadableError):
                 sha256, size = error.sha256, error.size
-            self.refuse(source.name, str(error), round, refused)
-            self.record_file(source, round, size, sha256, str(error))
+            reason = visible(str(error))
+            self.record_file(source, round, size, sha256, reason)
+            self.refuse(source.name, reason, round, refused)
             return None
         self.record_file(source, round, size, sha256, None)
         for remark in fit.notes:
@@ -246,7 +249,13 @@ class Work:
             if bool(found.logits.isfinite().all()):
                 logits[taken.name] = found.logits
             else:
-                self.refuse(taken.name, "its logits are not finite under the probe", round, refused)
+                reason = "its logits are not finite under the probe"
+                mine = [file.client == taken.name and file.round == round for file in self.files]
+                self.files = [
+                    replace(file, excluded=reason) if own else file
+                    for file, own in zip(self.files, mine, strict=True)
+                ]
+                self.refuse(taken.name, reason, round, refused)
 
     def probed(self, batch: list[Taken]) -> list[Probed]:
         """Probe a batch of models, or recall what was found before, and remember it for the next round."""
@@ -275,7 +284,7 @@ class Work:
         """The files besides checkpoints that a result depends on."""
         extra = {"held": self.how.hold, "configuration": self.how.model and f"{self.how.model}/config.json"}
         for role, name in extra.items():
-            if name and (path := Path(name)).is_file():
+            if name and (path := Path(name).resolve()).is_file():
                 self.files.append(File(role, "", None, path, path.stat().st_size, fingerprint(path)))
 
     def finish(

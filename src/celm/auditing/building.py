@@ -80,7 +80,7 @@ def held_inputs(how: Settings) -> Mapping[str, Tensor]:
     """The arguments that are held, one sample of each."""
     if how.hold is None:
         return {}
-    path = Path(how.hold)
+    path = Path(how.hold).resolve()
     try:
         return parse(take_snapshot(path, HEADERS).content, path.suffix, HEADERS)
     except CelmError as error:

@@ -59,7 +59,10 @@ class Found:
 
 
 def discover(places: Sequence[Path], start: Path) -> Found:
-    """Rounds and clients in folders and files that the operator named; `start` is the global model, no client."""
+    """Rounds and clients in folders and files that the operator named; `start` is the global model, no client.
+
+    A link that the operator named is followed; one that was found in a folder is not.
+    """
     rounds: dict[str, list[Candidate]] = {}
     starts: dict[str, Path] = {}
     ignored: list[str] = []
@@ -67,7 +70,7 @@ def discover(places: Sequence[Path], start: Path) -> Found:
         with explained(place, "read"):
             folder = stat.S_ISDIR(place.stat().st_mode)
             if not folder:
-                rounds.setdefault("", []).append(candidate(place.stem, place))
+                rounds.setdefault("", []).append(candidate(place.stem, place.resolve()))
                 continue
             entries = listing(place)
         parts = [entry for entry in entries if ROUND.fullmatch(entry.name) and is_folder(entry)]
@@ -121,7 +124,9 @@ def gather(
         elif entry.suffix.lower() not in SUFFIXES:
             if entry.suffix.lower() not in BESIDE:
                 ignored.append(label(entry.name))
-        elif entry.stem == GLOBAL and not entry.is_symlink():
+        elif entry.stem == GLOBAL:
+            if entry.is_symlink():
+                raise CelmError(f"{entry} is a symbolic link, which is not followed")
             if round in starts:
                 raise CelmError(
                     f"{entry.parent} holds two global models: {starts[round].name} and {entry.name}"
@@ -162,8 +167,13 @@ def label(name: str) -> str:
     >>> label("a\\x1b[2J"), len(label("x" * 10_000))
     ('a\\\\x1b[2J', 60)
     """
-    text = "".join(char if char.isprintable() else ascii(char)[1:-1] for char in name[:LONGEST])
+    text = visible(name[:LONGEST])
     return text if len(text) <= 60 else f"{text[:59]}…"
+
+
+def visible(text: str) -> str:
+    """Text that can be printed and saved: what a file made a library say may hold anything."""
+    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
 
 
 def sole_claims(clients: Sequence[Candidate]) -> list[Candidate]:

@@ -55,7 +55,8 @@ class File:
 
 def written(path: Path, folder: Path) -> str:
     """A path from the folder, as text that can be saved whatever bytes a name has."""
-    return os.path.relpath(path.resolve(), folder.resolve()).encode("utf-8", "backslashreplace").decode()
+    place = path.parent.resolve() / path.name  # of a link, its own place
+    return os.path.relpath(place, folder.resolve()).encode("utf-8", "backslashreplace").decode()
 
 
 def ledger(

@@ -61,7 +61,7 @@ class Sources:
 
 def sources_of(start: Any, clients: Any) -> Sources:
     """`start`: a module, a state dict or a file; `clients`: the same by name, or folders and files."""
-    place = Path(start) if isinstance(start, str | Path) else None
+    place = Path(start).resolve() if isinstance(start, str | Path) else None
     origin = Source("global", place, None if place else start)
     if isinstance(clients, Mapping):
         return Sources(origin, (RoundSources("", None, by_name(clients)),))
@@ -85,7 +85,7 @@ def by_name(clients: Mapping[str, Any]) -> tuple[Source, ...]:
     told = []
     for name, model in clients.items():
         if isinstance(model, str | Path):
-            found = candidate(name, Path(model))
+            found = candidate(name, Path(model).resolve())
             told.append(Source(found.name, found.path, None, found.reason))
         else:
             told.append(Source(label(name) if name in refused else name, None, model, refused.get(name)))
