@@ -96,3 +96,11 @@ def test_damaged_files_are_read_or_refused(suffix: str, acts: list[tuple[str, fl
 @settings(max_examples=CASES, deadline=None, derandomize=True)
 def test_random_bytes_are_refused(suffix: str, content: bytes) -> None:
     assert read(content, suffix) is None
+
+
+def test_what_a_library_says_of_a_file_is_made_visible() -> None:
+    """Found by 20,000 cases: PyTorch repeats the byte order that an archive claims."""
+    content = VALID[".pt"]
+    assert content.count(b"little") == 1
+    with pytest.raises(CelmError, match=r"Unknown endianness type: l\\x00ttle"):
+        parse(content.replace(b"little", b"l\x00ttle"), ".pt", LARGEST)

@@ -16,7 +16,6 @@ from torch import Tensor, nn
 
 from celm.auditing.adapters import adapted
 from celm.auditing.building import build, held_inputs
-from celm.auditing.discovery import visible
 from celm.auditing.findings import Copy, Findings, judge
 from celm.auditing.fitting import fitted, ties_of
 from celm.auditing.folder import Folder
@@ -32,7 +31,7 @@ from celm.auditing.ledger import (
     written,
 )
 from celm.auditing.probing import Probed, Prober
-from celm.auditing.reading import fingerprint, largest_file
+from celm.auditing.reading import fingerprint, largest_file, visible
 from celm.auditing.result import Audit
 from celm.auditing.settings import Settings, class_names
 from celm.auditing.sources import RoundSources, Source, Sources, UnreadableError, sources_of

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from celm.auditing.reading import SUFFIXES, check_regular
+from celm.auditing.reading import SUFFIXES, check_regular, visible
 from celm.base.errors import CelmError
 from celm.base.files import explained
 from celm.base.names import natural
@@ -169,11 +169,6 @@ def label(name: str) -> str:
     """
     text = visible(name[:LONGEST])
     return text if len(text) <= 60 else f"{text[:59]}…"
-
-
-def visible(text: str) -> str:
-    """Text that can be printed and saved: what a file made a library say may hold anything."""
-    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
 
 
 def sole_claims(clients: Sequence[Candidate]) -> list[Candidate]:

@@ -130,7 +130,7 @@ def parse_safetensors(content: bytes) -> dict[str, Tensor]:
     try:
         return dict(sorted(load_safetensors(content).items()))  # the library has them in any order
     except (SafetensorError, ValueError, KeyError, TypeError, RuntimeError, AssertionError) as error:
-        raise CelmError(f"is not a whole safetensors file: {one_line(error, 160)}") from error
+        raise CelmError(f"is not a whole safetensors file: {said_by(error)}") from error
 
 
 def parse_pytorch(content: bytes, largest: int) -> Mapping[Any, Any]:
@@ -145,9 +145,9 @@ def parse_pytorch(content: bytes, largest: int) -> Mapping[Any, Any]:
             warnings.simplefilter("ignore")
             found = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
     except Exception as error:  # hostile pickles fail in any way they like; none of their code has run
-        reason = re.split(r"\. |\n|: \(", str(error))[0]
+        first = re.split(r"\. |\n|: \(", str(error))[0]
         raise CelmError(
-            f"cannot be read without running code from it: {type(error).__name__}: {reason[:160]}",
+            f"is damaged or would run code: {type(error).__name__}: {visible(first[:160])}",
             "save the state dict alone, best as safetensors",
         ) from error
     return unwrapped(found)
@@ -171,7 +171,7 @@ def parse_arrays(content: bytes, largest: int) -> dict[str, Tensor]:
     except CelmError:
         raise
     except Exception as error:  # zip, deflate and numpy's header parser each have their own
-        raise CelmError(f"is not a whole npz file of plain arrays: {one_line(error, 160)}") from error
+        raise CelmError(f"is not a whole npz file of plain arrays: {said_by(error)}") from error
     return tensors
 
 
@@ -185,7 +185,7 @@ def members(content: bytes, largest: int, stored: bool) -> list[str]:
                 for entry in entries:
                     check_array(archive, entry)
     except (zipfile.BadZipFile, OSError, EOFError, RuntimeError, NotImplementedError, ValueError) as error:
-        raise CelmError(f"is not a whole archive: {one_line(error, 160)}") from error
+        raise CelmError(f"is not a whole archive: {said_by(error)}") from error
     names = [entry.filename for entry in entries]
     if len(set(names)) < len(names):
         raise CelmError("holds two entries of one name")
@@ -230,3 +230,12 @@ def named_tensors(found: Mapping[Any, Any]) -> dict[str, Tensor]:
     prefix = "module."
     cut = len(prefix) if all(name.startswith(prefix) for name in found) else 0
     return {name[cut:]: value.detach() for name, value in found.items()}
+
+
+def said_by(error: BaseException) -> str:
+    return visible(one_line(error, 160))
+
+
+def visible(text: str) -> str:
+    """Text that can be printed and saved: what a file made a library say may hold anything."""
+    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
