@@ -210,6 +210,15 @@ def test_the_same_command_twice_gives_the_same_bytes(
     assert kept_files(uploads.place / "audit") == before
 
 
+def test_a_global_model_among_the_clients_does_not_replace_the_one_that_was_named(uploads: Uploads) -> None:
+    """Whoever may write into the folder must not choose what all are measured against."""
+    before = uploads.found()
+    uploads.save("global", random_state(55))
+    after = uploads.found()
+    assert after["scores"] == before["scores"]
+    assert after["ignored"] == ["global.safetensors"]
+
+
 def test_files_that_are_no_checkpoints_are_named_and_left(uploads: Uploads) -> None:
     (uploads.clients / "README.md").write_text("x")
     (uploads.clients / "d.h5").write_bytes(b"x")

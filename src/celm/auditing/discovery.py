@@ -124,6 +124,8 @@ def gather(
         elif entry.suffix.lower() not in SUFFIXES:
             if entry.suffix.lower() not in BESIDE:
                 ignored.append(label(entry.name))
+        elif entry.stem == GLOBAL and not round:
+            ignored.append(label(entry.name))  # the operator has named another one
         elif entry.stem == GLOBAL:
             if entry.is_symlink():
                 raise CelmError(f"{entry} is a symbolic link, which is not followed")

@@ -133,9 +133,9 @@ def verify(
 
       celm audit-verify audit/ --full
     """
-    from celm.auditing.audit import verify as check
     from celm.auditing.ledger import LEDGER, read_ledger
     from celm.auditing.reading import fingerprint
+    from celm.auditing.verifying import verify as check
 
     files = len(read_ledger(folder)["files"])
     with progress(quiet=format is Format.json) as watch:
