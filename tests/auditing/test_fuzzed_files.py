@@ -98,6 +98,14 @@ def test_random_bytes_are_refused(suffix: str, content: bytes) -> None:
     assert read(content, suffix) is None
 
 
+def test_an_archive_that_claims_to_span_disks_is_refused() -> None:
+    """Found by 15,000 cases: the locator at the end of a large archive names the number of its disk."""
+    content = VALID[".pt"]
+    where = content.index(b"PK\x06\x07") + 4
+    with pytest.raises(CelmError, match="span multiple disks"):
+        parse(content[:where] + b"\x01" + content[where + 1 :], ".pt", LARGEST)
+
+
 def test_what_a_library_says_of_a_file_is_made_visible() -> None:
     """Found by 20,000 cases: PyTorch repeats the byte order that an archive claims."""
     content = VALID[".pt"]

@@ -130,7 +130,7 @@ CASES: dict[str, tuple[Callable[[Uploads], object], str]] = {
     "pickle with code": (instead(".pt", pickle.dumps(Bomb())), "a bare pickle is never opened"),
     "archive with code": (instead(".pt", bomb_archive()), "is damaged or would run code"),
     "whole module pickled": (instead(".pt", pytorch(torch.nn.Linear(2, 2))), "is damaged or would run code"),
-    "truncated archive": (instead(".pt", pytorch(random_state(2))[:-30]), "not a PyTorch archive"),
+    "truncated archive": (instead(".pt", pytorch(random_state(2))[:-30]), "is not a whole archive"),
     "compressed archive": (instead(".pt", deflated_archive()), "is a compressed archive"),
     "no tensors in the archive": (
         instead(".pt", pytorch({"epoch": 3})),
