@@ -12,13 +12,14 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from celm.attacks.attack import Attack, Upload
+from celm.attacks.attack import Upload
 from celm.base.names import in_order
 from celm.base.randomness import derive, generator
 from celm.federation.assembly import Federation
 from celm.federation.jobs import Engine, Job, Outcome
 from celm.metrics.accuracy import accuracy_of, mean_accuracy
 from celm.models.state import StateDict, conform, describe_mismatch
+from celm.objectives.habits import Habits
 from celm.rules.exchange import Delivery, Round, Update
 from celm.rules.rule import Weighing
 
@@ -92,6 +93,11 @@ def play(federation: Federation, state: State, engine: Engine) -> Played:
             updates=usable,
             validate=(lambda models: engine.evaluate(models, "validation")) if held_out else None,
             average=federation.average,
+            own={
+                name: conform(outcomes[name].update.model, state.model)
+                for name in usable
+                if name in federation.attacks
+            },
         )
         after, inputs = aggregate(federation, state, round, record)
 
@@ -198,8 +204,11 @@ def train(
         # An attacker that sent another head than it trained goes on from the one it trained.
         own = state.kept.get(name, {}) if number <= federation.local_heads else {}
         model = {**delivery.model, **own}
-        jobs.append(Job(name, number, rate, replace(delivery, model=model), state.memories.get(name)))
-    working = [job for job in jobs if trains(federation.attacks.get(job.client))]
+        attack = federation.attacks.get(name)
+        habits = attack.habits() if attack else Habits()
+        job = Job(name, number, rate, replace(delivery, model=model), state.memories.get(name), habits)
+        jobs.append(job)
+    working = [job for job in jobs if trains(federation, job.client, number)]
     done = dict(zip((job.client for job in working), engine.work(working), strict=True))
     holdings = federation.workbench.holdings
     return {
@@ -209,8 +218,9 @@ def train(
     }
 
 
-def trains(attack: Attack | None) -> bool:
-    return attack is None or attack.trains
+def trains(federation: Federation, client: str, number: int) -> bool:
+    attack = federation.attacks.get(client)
+    return attack is None or attack.trains(number, federation.rounds)
 
 
 def answer(
@@ -227,6 +237,8 @@ def answer(
         delivered=sent.model,
         before=state.seen.get(client),
         noise=generator(seed, "attack", number, client),
+        federation=federation.facts,
+        labels=federation.workbench.holdings[client].labels,
     )
     return replace(outcome.update, model=attack.upload(upload))
 
