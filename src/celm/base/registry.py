@@ -76,7 +76,7 @@ class Registry(Generic[Kind]):
 
     def settings(self, name: str) -> list[dict[str, str]]:
         """Name, default and meaning of every setting, in the order of the fields."""
-        schema = TypeAdapter(self.load(name)).json_schema(mode="serialization")
+        schema = adapter(self.load(name)).json_schema(mode="serialization")
         return [
             {
                 "name": key,
@@ -87,15 +87,26 @@ class Registry(Generic[Kind]):
         ]
 
 
+adapters: dict[type[Any], TypeAdapter[Any]] = {}
+"""What reads the settings of a kind; made once, as that takes a hundred times as long as the reading."""
+
+
+def adapter(kind: type[Any]) -> TypeAdapter[Any]:
+    if kind not in adapters:
+        adapters[kind] = TypeAdapter(kind)
+    return adapters[kind]
+
+
 def build(kind: type[Kind], options: Mapping[str, Any], table: str, name: str) -> Kind:
     try:
         # Through JSON, so that a TOML list may fill a tuple while everything else stays strict.
-        return TypeAdapter(kind).validate_json(json.dumps(options))
+        built: Kind = adapter(kind).validate_json(json.dumps(options))
     except TypeError as error:  # TOML has dates, JSON has none
         raise CelmError(f"settings '{table}.*' of {table} '{name}': {error}") from error
     except ValidationError as error:
         known = [field.name for field in fields(kind) if field.init]  # type: ignore[arg-type]
         raise CelmError(*explain(error, table, known, f"{table} '{name}'")) from error
+    return built
 
 
 def explain(error: ValidationError, table: str, known: list[str], owner: str) -> tuple[str, str | None]:

@@ -39,6 +39,10 @@ class Cell:
         return self.experiment.run.rounds or 0
 
 
+Key = tuple[str, str, int]
+"""What a cell of a study is known by: row label, method label, seed."""
+
+
 @dataclass(frozen=True)
 class Outcome:
     cell: Cell
