@@ -6,7 +6,9 @@ Protocol, fixed before the first measurement:
   holds 2 of 10 classes) and maverick (the attacker is client-1, an ordinary client; the Maverick is client-0); seeds
   42, 43, 44. All else is the default, cgsv as plain weights (`aggregation_only`), cffl as in the paper's comparison
   (`sharpen = "share"`).
-- ATTACKS below, one attacker at a time, all rounds; `idle_after_warmup` is honest for the 5 rounds of the warm-up.
+- ATTACKS below, one attacker at a time, in all rounds or, where said, only in the first 5, while CELM probes: who
+  scales its upload for ever scales what comes back to it in the global model again and again, and ruins that model.
+  `idle_after_warmup` is honest for the same 5 rounds.
   `scale_norm` is left out: the MLP has no normalisation.
 - METHODS below: every one with every attack, and without any.
 - Weight gained: the attacker's final weight (of all its identities together, for Sybils) minus what it has in the
@@ -14,22 +16,26 @@ Protocol, fixed before the first measurement:
   the honest run minus that of the attacked one, in points. Means over the seeds.
 - A run in which an upload was left out as not finite is marked. A global model is judged as it comes out.
 
-Every cell is one `celm run`; what it found goes to attacks/cells/ and is not run again, the table to attacks.md.
-`--smoke` is digits, 3 rounds and one seed, in a folder of its own, to see that everything runs.
+Every cell is one run; what it found goes to attacks/cells/ and is not run again, the tables to attacks/table.md.
+`--smoke` is digits, 3 rounds and one seed, under runs/, to see that everything runs.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import subprocess
-import sys
+import multiprocessing
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean
 from typing import Any
+
+import celm
+from celm.base.errors import CelmError
+from celm.base.files import write_text
+from celm.federation.experiment import assign
 
 HERE = Path(__file__).parent
 RUNS = Path("runs") / "attacks"
@@ -54,8 +60,11 @@ ATTACKS: dict[str, list[str]] = {
     "scale_head x2": ["attack.name=scale_head", "attack.strength=2.0"],
     "scale_head x10": ["attack.name=scale_head", "attack.strength=10.0"],
     "scale_head x100": ["attack.name=scale_head", "attack.strength=100.0"],
+    "scale_head x10, 5 rounds": ["attack.name=scale_head", "attack.strength=10.0", "attack.last=5"],
+    "scale_head x100, 5 rounds": ["attack.name=scale_head", "attack.strength=100.0", "attack.last=5"],
     "scale_layer x10": ["attack.name=scale_layer", "attack.strength=10.0"],
     "shift_bias +10": ["attack.name=shift_bias", "attack.strength=10.0"],
+    "shift_bias +10, 5 rounds": ["attack.name=shift_bias", "attack.strength=10.0", "attack.last=5"],
     "shift_bias fc2 +10": ["attack.name=shift_bias", "attack.layer=fc2", "attack.strength=10.0"],
     "random_weights": ["attack.name=random_weights"],
     "fabricate_class": ["attack.name=fabricate_class"],
@@ -109,31 +118,29 @@ SMOKE = Scale(
 )
 
 
-def measure(scale: Scale, cell: Cell) -> None:
+def measure(scale: Scale, cell: Cell) -> str | None:
+    """Do what is left of a cell; one line on how it went, None where it was done before."""
     target = scale.results / "cells" / f"{cell.name}.json"
     if target.exists():
-        return
-    place = scale.runs / cell.name
+        return None
     settings = [*scale.settings, f"split.name={cell.split}", f"run.seed={cell.seed}", "run.workers=0"]
     settings += [*METHODS[cell.method], *ATTACKS[cell.attack]]
     if cell.attack != "honest":
         settings.append(f"attack.client={SPLITS[cell.split]}")
-    where = ["--resume", str(place)] if (place / "settings.toml").exists() else ["--out", str(place)]
-    if where[0] == "--out":
-        where += [part for setting in settings for part in ("--set", setting)]
-    command = [sys.executable, "-m", "celm", "run", *where, "--format", "json"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        print(f"{cell.name}: {done.stderr.strip()}", flush=True)
-        return
-    result = json.loads(done.stdout)
+    tables: dict[str, Any] = {}
+    for setting in settings:
+        assign(tables, setting)
+    place = scale.runs / cell.name
+    try:
+        started = (place / "settings.toml").exists()
+        run = celm.resume(place) if started else celm.run(celm.Experiment.parse(tables), out=place)
+    except CelmError as error:
+        return f"{cell.name}: {error}"
     kept = ("accuracy", "balanced_accuracy", "rare_class_accuracy", "weights", "excluded", "seconds")
-    record = {name: result[name] for name in kept} | {"settings": settings}
+    record = {name: run.metrics[name] for name in kept} | {"settings": settings}
     target.parent.mkdir(parents=True, exist_ok=True)
-    beside = target.with_suffix(".part")
-    beside.write_text(json.dumps(record, indent=1) + "\n")
-    beside.replace(target)
-    print(f"{cell.name}: {100 * result['accuracy']:.2f} % in {result['seconds']:.0f} s", flush=True)
+    write_text(target, json.dumps(record, indent=1) + "\n")
+    return f"{cell.name}: {100 * run.accuracy:.2f} % in {run.metrics['seconds']:.0f} s"
 
 
 def found(scale: Scale, cell: Cell) -> dict[str, Any] | None:
@@ -168,7 +175,7 @@ def compared(scale: Scale, split: str, method: str, attack: str) -> dict[str, fl
     return {name: mean(values) for name, values in gains.items()} or None
 
 
-def tables(scale: Scale) -> str:
+def matrix(scale: Scale) -> str:
     """Weight gained and accuracy lost, a table for each split."""
     titles = {"weight": "weight gained by the attacker", "accuracy": "accuracy lost"}
     titles["rare_class_accuracy"] = "rare-class accuracy lost"
@@ -195,14 +202,15 @@ def shown(gains: dict[str, float] | None, name: str) -> str:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
-    parser.add_argument("--only", default="", help="a part of the cells' names, as in pls-celm")
+    parser.add_argument("--only", default="", help="a part of the cells' names, as in pls-celm-")
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--smoke", action="store_true")
     given = parser.parse_args()
     scale = SMOKE if given.smoke else FULL
-    with ThreadPoolExecutor(given.processes) as pool:
-        list(pool.map(lambda cell: measure(scale, cell), [c for c in scale.cells() if given.only in c.name]))
-    (scale.results).mkdir(parents=True, exist_ok=True)
-    (scale.results.parent / "attacks.md" if scale is FULL else scale.results / "attacks.md").write_text(
-        tables(scale)
-    )
+    wanted = [cell for cell in scale.cells() if given.only in cell.name]
+    with ProcessPoolExecutor(given.processes, multiprocessing.get_context("spawn")) as pool:
+        for line in pool.map(measure, [scale] * len(wanted), wanted):
+            if line:
+                print(line, flush=True)
+    scale.results.mkdir(parents=True, exist_ok=True)
+    write_text(scale.results / "table.md", matrix(scale))

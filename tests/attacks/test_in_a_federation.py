@@ -18,10 +18,11 @@ from celm.engines.in_process import InProcess
 from celm.federation.assembly import Federation, assemble, resolve
 from celm.federation.experiment import Experiment
 from celm.federation.jobs import Job, Outcome
-from celm.federation.rounds import begin, play
+from celm.federation.rounds import State, begin, play
 from celm.models.deltas import length
 from celm.models.state import StateDict
 from celm.objectives import objectives
+from celm.objectives.habits import Habits
 from celm.objectives.objective import Task
 from celm.objectives.smoothed import Smoothed
 from celm.rules import rules
@@ -46,9 +47,12 @@ class Recording(InProcess):
         self.starts: list[dict[str, StateDict]] = []
         self.trained: list[dict[str, StateDict]] = []
         self.models: list[StateDict] = []
+        self.habits: list[dict[str, Habits]] = []
+        self.states: list[State] = []
 
     def work(self, jobs: Any) -> list[Outcome]:
         done = super().work(jobs)
+        self.habits.append({job.client: job.habits for job in jobs})
         self.starts.append({job.client: job.delivery.model for job in jobs})
         self.trained.append({job.client: out.update.model for job, out in zip(jobs, done, strict=True)})
         return done
@@ -72,6 +76,7 @@ def played(**more: Any) -> tuple[Federation, Recording]:
     engine = Recording(federation)
     state = begin(federation)
     while state.number < federation.rounds:
+        engine.states.append(state)
         engine.models.append(state.model)
         state = play(federation, state, engine).state
     return federation, engine
@@ -272,6 +277,26 @@ def test_the_loss_of_smooth_labels_has_the_gradients_that_are_descended() -> Non
     expected = torch.autograd.grad(loss, list(bench.parameters))
     for one, other in zip(expected, objective.gradients(task, None, inputs, holding.labels), strict=True):
         torch.testing.assert_close(one, other, atol=1e-6, rtol=1e-4)
+
+
+def attacked_until_two(name: str) -> Recording:
+    attack = {"name": name, "client": "client-1", "last": 2}
+    run = {"rounds": 4, "workers": 0, "local_heads": 4}
+    return played(attack=attack, rule={"name": "fedavg"}, run=run)[1]
+
+
+def test_after_its_last_round_an_attacker_trains_as_all_do() -> None:
+    idle, keen = attacked_until_two("copy_global"), attacked_until_two("overconfident")
+    assert ["client-1" in trained for trained in idle.trained] == [False, False, True, True]
+    assert [habits["client-1"] == Habits() for habits in keen.habits] == [False, False, True, True]
+
+
+def test_after_its_last_round_an_attacker_sends_what_it_trained() -> None:
+    """With local heads the state holds what was sent."""
+    engine = attacked_until_two("scale_head")
+    for number, factor in ((1, 10), (2, 10), (3, 1)):
+        for name, sent in engine.states[number].heads["client-1"].items():
+            assert torch.equal(sent, factor * engine.trained[number - 1]["client-1"][name])
 
 
 # --- every attack on every split, and the same numbers everywhere -------------------------------------------

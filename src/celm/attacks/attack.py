@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from abc import ABC
 from dataclasses import dataclass, field
+from typing import Annotated
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from celm.base.registry import Configurable
@@ -41,6 +43,12 @@ class Attack(Configurable, ABC):
     """Who attacks."""
     strength: float = 1.0
     """How much; what that means is up to the attack."""
+    last: Annotated[int, Field(ge=1)] | None = None
+    """Last round of the attack, which is by default all; what it did to the data stays."""
+
+    def goes_on(self, number: int) -> bool:
+        """Whether the client is still to attack in this round; it works honestly afterwards."""
+        return self.last is None or number <= self.last
 
     def check(self, federation: Facts, labels: Tensor) -> None:
         """Raise where this client, with labels `[n]`, cannot make this attack in this federation."""

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from celm.attacks.attack import Upload
+from celm.attacks.attack import Attack, Upload
 from celm.base.names import in_order
 from celm.base.randomness import derive, generator
 from celm.federation.assembly import Federation
@@ -204,7 +204,7 @@ def train(
         # An attacker that sent another head than it trained goes on from the one it trained.
         own = state.kept.get(name, {}) if number <= federation.local_heads else {}
         model = {**delivery.model, **own}
-        attack = federation.attacks.get(name)
+        attack = attack_of(federation, name, number)
         habits = attack.habits() if attack else Habits()
         job = Job(name, number, rate, replace(delivery, model=model), state.memories.get(name), habits)
         jobs.append(job)
@@ -218,8 +218,14 @@ def train(
     }
 
 
-def trains(federation: Federation, client: str, number: int) -> bool:
+def attack_of(federation: Federation, client: str, number: int) -> Attack | None:
+    """The client's attack, where it has one and it is not over."""
     attack = federation.attacks.get(client)
+    return attack if attack is not None and attack.goes_on(number) else None
+
+
+def trains(federation: Federation, client: str, number: int) -> bool:
+    attack = attack_of(federation, client, number)
     return attack is None or attack.trains(number, federation.rounds)
 
 
@@ -227,7 +233,7 @@ def answer(
     federation: Federation, state: State, outcome: Outcome, sent: Delivery, client: str, number: int
 ) -> Update:
     """What the client sends: its outcome, or what its attack makes of it."""
-    attack = federation.attacks.get(client)
+    attack = attack_of(federation, client, number)
     if attack is None:
         return outcome.update
     seed = federation.facts.seed
