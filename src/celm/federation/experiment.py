@@ -128,6 +128,8 @@ class Running(Table):
     seed: Annotated[int, Field(ge=0, lt=2**32)] = 42
     participation: Annotated[float, Field(gt=0, le=1)] = 1.0
     """Fraction of the clients that take part in each round."""
+    clients: Annotated[tuple[str, ...], Field(strict=False, min_length=1)] | None = None
+    """Only these of the clients that the split deals to; by default all."""
     validation: Annotated[float, Field(ge=0, lt=1)] | None = None
     """Fraction of every client's samples held out for validation; by default 0.1 where a rule needs it, else 0."""
     local_heads: Annotated[int, Field(ge=0)] | None = None
