@@ -12,7 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 from typer.testing import CliRunner, Result
+
+# The same examples in every run, and no opinion on how fast this machine is.
+settings.register_profile("celm", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("celm")
 
 Process = subprocess.Popen[str]
 Finished = subprocess.CompletedProcess[str]

@@ -86,7 +86,7 @@ def study_table(
 
     What a clock measured is in a table of its own (`wall_clock`), since all else repeats byte for byte.
     """
-    if study.ground_truth:
+    if study.ground_truth and not wall_clock:
         return truth_table(study, outcomes, scale)
     ours: dict[tuple[str, str], Figure] = {}
     paper: dict[tuple[str, str], Figure] = {}
