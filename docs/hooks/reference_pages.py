@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import inspect
 import re
 from collections.abc import Iterator
@@ -30,9 +31,11 @@ def command_line() -> str:
     """What `typer utils docs` writes, with the examples of the help texts as blocks."""
     command = typer.main.get_command(app)
     for each in commands(command):
-        each.short_help = (each.help or "").partition("\n")[0]  # else it is cut to fit a terminal
+        # Some versions of typer turn markup into HTML, others leave it.
+        each.help = re.sub(r"\[/?bold\]", "", each.help or "")
+        each.short_help = each.help.partition("\n")[0]  # else it is cut to fit a terminal
     text = get_docs_for_click(obj=command, ctx=typer.Context(command, info_name="celm"), name="celm")
-    text = re.sub(r"\[bold\](Examples?)\[/bold\]\n\n((?:  .*\n\n?)+)", examples, text)
+    text = re.sub(r"^(Examples?)\n\n((?:  .*\n\n?)+)", examples, text, flags=re.MULTILINE)
     return text.replace("# `celm`", "---\ntitle: Command line\n---\n\n# The command line", 1)
 
 
@@ -43,7 +46,7 @@ def commands(group: Any) -> Iterator[Any]:
 
 
 def examples(found: re.Match[str]) -> str:
-    lines = "\n".join(line.strip() for line in found[2].splitlines() if line.strip())
+    lines = "\n".join(html.unescape(line.strip()) for line in found[2].splitlines() if line.strip())
     return f"**{found[1]}**:\n\n```sh\n{lines}\n```\n\n"
 
 
