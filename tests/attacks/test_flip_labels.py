@@ -57,7 +57,7 @@ def test_labels_given_are_not_written_over_and_the_client_trains() -> None:
     kept = LABELS.clone()
     FlipLabels().relabel(LABELS, CLASSES, noise())
     assert torch.equal(LABELS, kept)
-    assert FlipLabels().trains
+    assert FlipLabels().trains(1, 10)
 
 
 @given(st.lists(st.integers(0, 4), max_size=20), st.floats(0, 1), st.integers(0, 100))

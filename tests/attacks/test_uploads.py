@@ -6,13 +6,14 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import Tensor
+from torch import Tensor, nn
 
 from celm.attacks import attacks
 from celm.attacks.attack import Attack, Upload
 from celm.attacks.copy_global import CopyGlobal
 from celm.attacks.replay_delta import ReplayDelta
 from celm.models.averaging import weighted_mean
+from celm.rules.rule import Facts
 
 State = dict[str, Tensor]
 
@@ -26,9 +27,13 @@ def state(shift: float, steps: int, dtype: torch.dtype = torch.float32) -> State
     }
 
 
+def facts() -> Facts:
+    return Facts(("client-0",), 2, (3,), 10, 0, nn.Linear(3, 2), ("weight", "bias"))
+
+
 def upload(delivered: State, before: State | None, seed: int = 0) -> Upload:
     trained = {name: torch.full_like(tensor, 77) for name, tensor in delivered.items()}
-    return Upload(3, trained, delivered, before, torch.Generator().manual_seed(seed))
+    return Upload(3, trained, delivered, before, torch.Generator().manual_seed(seed), facts())
 
 
 def copied(of: State) -> State:
@@ -46,7 +51,7 @@ FREE_RIDERS = [CopyGlobal(), CopyGlobal(strength=2.0), ReplayDelta(), ReplayDelt
 
 @pytest.mark.parametrize("attack", FREE_RIDERS)
 def test_free_riders_do_not_train(attack: Attack) -> None:
-    assert not attack.trains
+    assert not attack.trains(1, 10)
 
 
 @pytest.mark.parametrize("attack", FREE_RIDERS)
@@ -122,14 +127,15 @@ def test_without_an_own_idea_an_attack_sends_what_it_trained() -> None:
         pass
 
     given_upload = upload(state(1, 4), None)
-    assert Honest().trains
+    assert Honest().trains(1, 10)
     assert Honest().upload(given_upload) is given_upload.trained
     labels = torch.arange(4)
     assert torch.equal(Honest().relabel(labels, 4, torch.Generator()), labels)
 
 
-@pytest.mark.parametrize("name", ["copy_global", "replay_delta", "flip_labels"])
+@pytest.mark.parametrize("name", attacks.names())
 def test_attacks_are_built_by_name(name: str) -> None:
-    built = attacks.build(name, {"client": "client-3", "strength": 0.5})
-    assert (built.client, built.strength) == ("client-3", 0.5)
+    strength = 2 if name == "sybil" else 0.5
+    built = attacks.build(name, {"client": "client-3", "strength": strength})
+    assert (built.client, built.strength) == ("client-3", strength)
     assert attacks.build(name, {}).client == "client-0"

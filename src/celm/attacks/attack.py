@@ -1,19 +1,24 @@
-"""What an attack is: a change of a client's upload or of its labels, never of what the client itself keeps.
+"""What an attack is: a change of a client's upload, its data or its training, never of what the client itself keeps.
 
-An attack is a frozen dataclass whose fields are its settings; `client` says who, `strength` how much.
+An attack is a frozen dataclass whose fields are its settings; `client` says who, `strength` how much. It overrides
+the one hook that it is about; all others are those of an honest client.
 """
 
 from __future__ import annotations
 
 from abc import ABC
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, field
+from typing import Annotated
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from celm.base.registry import Configurable
+from celm.data.split import Dealing
 from celm.models.state import StateDict
+from celm.objectives.habits import Habits
+from celm.rules.rule import Facts
 
 
 @dataclass(frozen=True)
@@ -21,27 +26,49 @@ class Upload:
     """What an attacker has in hand when it answers: what it trained, was sent now, and was sent the time before."""
 
     number: int
+    """The round, counted from 1."""
     trained: StateDict
     delivered: StateDict
     before: StateDict | None
     """The model delivered in its previous round; None in its first."""
     noise: torch.Generator
+    federation: Facts
+    labels: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.int64))
+    """The labels of its samples `[n]`."""
 
 
 @dataclass(frozen=True)
 class Attack(Configurable, ABC):
-    trains: ClassVar[bool] = True
-    """Whether the client trains at all before it answers."""
-
     client: str = "client-0"
     """Who attacks."""
     strength: float = 1.0
     """How much; what that means is up to the attack."""
+    last: Annotated[int, Field(ge=1)] | None = None
+    """Last round of the attack, which is by default all; what it did to the data stays."""
 
-    def upload(self, upload: Upload) -> StateDict:
-        """What is sent in place of the trained model."""
-        return upload.trained
+    def goes_on(self, number: int) -> bool:
+        """Whether the client is still to attack in this round; it works honestly afterwards."""
+        return self.last is None or number <= self.last
+
+    def check(self, federation: Facts, labels: Tensor) -> None:
+        """Raise where this client, with labels `[n]`, cannot make this attack in this federation."""
+
+    def deal(self, dealing: Dealing) -> Dealing:
+        """Who holds what in place of what was dealt."""
+        return dealing
 
     def relabel(self, labels: Tensor, classes: int, noise: torch.Generator) -> Tensor:
         """What the client trains on in place of its labels `[n]`."""
         return labels
+
+    def trains(self, number: int, rounds: int) -> bool:
+        """Whether the client trains in this round, of so many, before it answers."""
+        return True
+
+    def habits(self) -> Habits:
+        """How the client trains."""
+        return Habits()
+
+    def upload(self, upload: Upload) -> StateDict:
+        """What is sent in place of the trained model."""
+        return upload.trained

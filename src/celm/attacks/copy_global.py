@@ -11,7 +11,6 @@ Reference: Fraboni, Vidal, Lorenzi, Free-rider Attacks on Model Aggregation in F
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 
@@ -23,10 +22,11 @@ from celm.models.state import StateDict
 class CopyGlobal(Attack):
     """Does not train: returns the model it was sent, with noise by strength."""
 
-    trains: ClassVar[bool] = False
-
     strength: float = 0.0
     """Noise, in units of the last mean absolute change of the model; 0 is plain."""
+
+    def trains(self, number: int, rounds: int) -> bool:
+        return False
 
     def upload(self, upload: Upload) -> StateDict:
         before = upload.before

@@ -9,7 +9,6 @@ client has seen no change and sends the model back as it is.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from celm.attacks.attack import Attack, Upload
 from celm.models.state import StateDict
@@ -19,7 +18,8 @@ from celm.models.state import StateDict
 class ReplayDelta(Attack):
     """Does not train: adds the last change of the global model once more."""
 
-    trains: ClassVar[bool] = False
+    def trains(self, number: int, rounds: int) -> bool:
+        return False
 
     def upload(self, upload: Upload) -> StateDict:
         before = upload.before

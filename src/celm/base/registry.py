@@ -88,24 +88,35 @@ class Registry(Generic[Kind]):
     def schema(self, name: str) -> dict[str, Any]:
         """The JSON schema of the settings; what is inherited is described where it was declared."""
         kind = self.load(name)
-        found = TypeAdapter(kind).json_schema(mode="serialization")
+        found = adapter(kind).json_schema(mode="serialization")
         for base in filter(is_dataclass, kind.__mro__[1:]):
-            declared = TypeAdapter(base).json_schema(mode="serialization").get("properties", {})
+            declared = adapter(base).json_schema(mode="serialization").get("properties", {})
             for key, field in found.get("properties", {}).items():
                 if "description" in declared.get(key, {}):
                     field.setdefault("description", declared[key]["description"])
         return found
 
 
+adapters: dict[type[Any], TypeAdapter[Any]] = {}
+"""What reads the settings of a kind; made once, as that takes a hundred times as long as the reading."""
+
+
+def adapter(kind: type[Any]) -> TypeAdapter[Any]:
+    if kind not in adapters:
+        adapters[kind] = TypeAdapter(kind)
+    return adapters[kind]
+
+
 def build(kind: type[Kind], options: Mapping[str, Any], table: str, name: str) -> Kind:
     try:
         # Through JSON, so that a TOML list may fill a tuple while everything else stays strict.
-        return TypeAdapter(kind).validate_json(json.dumps(options))
+        built: Kind = adapter(kind).validate_json(json.dumps(options))
     except TypeError as error:  # TOML has dates, JSON has none
         raise CelmError(f"settings '{table}.*' of {table} '{name}': {error}") from error
     except ValidationError as error:
         known = [field.name for field in fields(kind) if field.init]  # type: ignore[arg-type]
         raise CelmError(*explain(error, table, known, f"{table} '{name}'")) from error
+    return built
 
 
 def explain(error: ValidationError, table: str, known: list[str], owner: str) -> tuple[str, str | None]:

@@ -71,6 +71,7 @@ def command(
     from celm.study.costs import expected_cost
     from celm.study.declaration import load_study
     from celm.study.grid import run_grid
+    from celm.study.ground_truth import save_truth
     from celm.study.running import study_cells, study_table
     from celm.study.scales import Scale
     from celm.study.table import save_table
@@ -103,6 +104,8 @@ def command(
         save_table(times, place, "times")
     errors = {"-".join(map(str, key)): outcome.error for key, outcome in outcomes.items() if outcome.error}
     write_text(place / "errors.json", dump_json(errors, indent=2) + "\n")
+    if study.ground_truth:
+        save_truth(study, outcomes, place)
     if format is Format.json:
         print_json(
             {

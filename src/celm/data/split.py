@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -26,6 +26,16 @@ class Dealing:
     """Labels that replace the true ones of a client's samples, in the order of its indices."""
     behaviours: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Client to an attack table such as `{"name": "copy_global", "strength": 0.0}`: free-riders that do not train."""
+
+    def among(self, clients: Collection[str]) -> Dealing:
+        """The same without anybody else."""
+        return replace(
+            self,
+            clients={name: rows for name, rows in self.clients.items() if name in clients},
+            free_riders=tuple(name for name in self.free_riders if name in clients),
+            relabelled={name: labels for name, labels in self.relabelled.items() if name in clients},
+            behaviours={name: table for name, table in self.behaviours.items() if name in clients},
+        )
 
     def counts(self, labels: Indices, classes: int) -> dict[str, list[int]]:
         """Client to the number of samples of each class, by the labels it trains on."""

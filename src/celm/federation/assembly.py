@@ -115,11 +115,20 @@ def load(experiment: Experiment) -> Dataset:
 
 
 def deal(experiment: Experiment, dataset: Dataset) -> Dealing:
-    """Deal a dataset as a resolved experiment says."""
+    """Deal a dataset as a resolved experiment says, to those that take part."""
     split = splits.build(experiment.split.name, experiment.split.options)
     rng = np.random.RandomState(experiment.split.seed)
     labels = dataset.train_labels.numpy()
-    return split.deal(labels, len(dataset.classes), experiment.split.clients, rng, dataset.owners)
+    dealing = split.deal(labels, len(dataset.classes), experiment.split.clients, rng, dataset.owners)
+    if experiment.attack is not None:
+        dealing = attacks.build(experiment.attack.name, experiment.attack.options).deal(dealing)
+    wanted = experiment.run.clients
+    if wanted is None:
+        return dealing
+    for name in wanted:
+        if name not in dealing.clients:
+            raise CelmError(f"run.clients: no client '{name}'", nearest(name, dealing.clients))
+    return dealing.among(wanted)
 
 
 def assemble(experiment: Experiment) -> Federation:
@@ -169,6 +178,8 @@ def assemble(experiment: Experiment) -> Federation:
         head=head_keys(built.module, built.head),
         probe=ProbeSettings(**experiment.probe.model_dump()),
     )
+    for name, attack in misbehaving.items():
+        attack.check(facts, workbench.holdings[name].labels)
     return Federation(
         experiment=experiment,
         facts=facts,

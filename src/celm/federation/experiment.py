@@ -128,6 +128,8 @@ class Running(Table):
     seed: Annotated[int, Field(ge=0, lt=2**32)] = 42
     participation: Annotated[float, Field(gt=0, le=1)] = 1.0
     """Fraction of the clients that take part in each round."""
+    clients: Annotated[tuple[str, ...], Field(strict=False, min_length=1)] | None = None
+    """Only these of the clients that the split deals to; by default all."""
     validation: Annotated[float, Field(ge=0, lt=1)] | None = None
     """Fraction of every client's samples held out for validation; by default 0.1 where a rule needs it, else 0."""
     local_heads: Annotated[int, Field(ge=0)] | None = None
@@ -248,11 +250,15 @@ def assign(tables: dict[str, Any], assignment: str) -> None:
         raise CelmError(f"'{assignment}' is not a setting", "write TABLE.KEY=VALUE, as in split.alpha=0.05")
     if table not in Experiment.model_fields:
         raise CelmError(f"unknown setting '{path.strip()}'", nearest(table, Experiment.model_fields))
+    put(tables, table, key, value_of(text))
+
+
+def value_of(text: str) -> Any:
+    """A value written as in TOML; plain text where it is not."""
     try:
-        value = tomllib.loads(f"value = {text}")["value"]
+        return tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
-        value = text.strip()
-    put(tables, table, key, value)
+        return text.strip()
 
 
 def put(tables: dict[str, Any], table: str, key: str, value: Any) -> None:

@@ -17,7 +17,9 @@ from celm.method.stacking import logits_of
 from celm.metrics.accuracy import confusion
 from celm.models.state import StateDict, load_state, state_of
 from celm.objectives.descent import descend
+from celm.objectives.habits import Habits
 from celm.objectives.objective import AnyObjective, Task
+from celm.objectives.smoothed import Smoothed
 from celm.rules.exchange import Delivery, Update
 
 Set = Literal["test", "validation"]
@@ -35,6 +37,7 @@ class Job:
     lr: float
     delivery: Delivery
     memory: Any = None
+    habits: Habits = field(default_factory=Habits)
 
 
 @dataclass(frozen=True)
@@ -94,7 +97,8 @@ class Workbench:
         self.holdings = {name: holding.to(self.device) for name, holding in self.holdings.items()}
 
     def work(self, job: Job) -> Outcome:
-        holding = self.holdings[job.client]
+        holding, habits = self.holdings[job.client], job.habits
+        objective = Smoothed(self.objective, habits.smoothing) if habits.smoothing else self.objective
         load_state(self.module, job.delivery.model)
         task: Task[Any] = Task(
             module=self.module,
@@ -103,29 +107,29 @@ class Workbench:
             delivery=job.delivery,
             labels=holding.labels,
             classes=self.classes,
-            lr=job.lr,
+            lr=job.lr * habits.rate,
             memory=job.memory,
         )
         # Layers such as dropout draw from the global stream; it, too, is a function of seed, round and client.
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(derive(self.seed, "layers", job.number, job.client))
             self.module.train()
-            context = self.objective.begin(task)
+            context = objective.begin(task)
             steps = descend(
-                self.objective,
+                objective,
                 task,
                 context,
                 self.inputs,
                 holding.rows,
                 batch=self.train.batch,
-                epochs=self.train.epochs,
+                epochs=habits.epochs or self.train.epochs,
                 momentum=self.train.momentum,
                 weight_decay=self.train.weight_decay,
                 fill=self.fill,
                 order=generator(self.seed, "batches", job.number, job.client),
             )
-        extras = self.objective.extras(task, context, steps)
-        memory = self.objective.remember(task, context, steps)
+        extras = objective.extras(task, context, steps)
+        memory = objective.remember(task, context, steps)
         model = state_of(self.module)
         examined = None if job.delivery.examine is None else self.examine(job.client, job.delivery.examine)
         update = Update(model, steps=steps, size=len(holding.rows), extras=extras, examined=examined)

@@ -20,6 +20,7 @@ from celm.federation.assembly import Federation
 from celm.federation.jobs import Engine, Job, Outcome
 from celm.metrics.accuracy import accuracy_of, mean_accuracy
 from celm.models.state import StateDict, conform, describe_mismatch
+from celm.objectives.habits import Habits
 from celm.rules.exchange import Delivery, Round, Update
 from celm.rules.rule import Weighing
 
@@ -96,6 +97,11 @@ def play(federation: Federation, state: State, engine: Engine) -> Played:
             updates=usable,
             validate=(lambda models: engine.evaluate(models, "validation")) if held_out else None,
             average=federation.average,
+            own={
+                name: conform(outcomes[name].update.model, state.model)
+                for name in usable
+                if name in federation.attacks
+            },
         )
         after, inputs = aggregate(federation, state, round, record)
     server_seconds = time.perf_counter() - started
@@ -210,8 +216,11 @@ def train(
         # An attacker that sent another head than it trained goes on from the one it trained.
         own = state.kept.get(name, {}) if number <= federation.local_heads else {}
         model = {**delivery.model, **own}
-        jobs.append(Job(name, number, rate, replace(delivery, model=model), state.memories.get(name)))
-    working = [job for job in jobs if trains(federation.attacks.get(job.client))]
+        attack = attack_of(federation, name, number)
+        habits = attack.habits() if attack else Habits()
+        job = Job(name, number, rate, replace(delivery, model=model), state.memories.get(name), habits)
+        jobs.append(job)
+    working = [job for job in jobs if trains(federation, job.client, number)]
     done = dict(zip((job.client for job in working), engine.work(working), strict=True))
     holdings = federation.workbench.holdings
     return {
@@ -221,15 +230,22 @@ def train(
     }
 
 
-def trains(attack: Attack | None) -> bool:
-    return attack is None or attack.trains
+def attack_of(federation: Federation, client: str, number: int) -> Attack | None:
+    """The client's attack, where it has one and it is not over."""
+    attack = federation.attacks.get(client)
+    return attack if attack is not None and attack.goes_on(number) else None
+
+
+def trains(federation: Federation, client: str, number: int) -> bool:
+    attack = attack_of(federation, client, number)
+    return attack is None or attack.trains(number, federation.rounds)
 
 
 def answer(
     federation: Federation, state: State, outcome: Outcome, sent: Delivery, client: str, number: int
 ) -> Update:
     """What the client sends: its outcome, or what its attack makes of it."""
-    attack = federation.attacks.get(client)
+    attack = attack_of(federation, client, number)
     if attack is None:
         return outcome.update
     seed = federation.facts.seed
@@ -239,6 +255,8 @@ def answer(
         delivered=sent.model,
         before=state.seen.get(client),
         noise=generator(seed, "attack", number, client),
+        federation=federation.facts,
+        labels=federation.workbench.holdings[client].labels,
     )
     return replace(outcome.update, model=attack.upload(upload))
 

@@ -78,10 +78,14 @@ def study_page(path: Path, home: Path) -> str:
 
 
 def runs_below(path: Path) -> tuple[list[Told], list[Path]]:
-    """The finished runs in the folder, and those that are not finished."""
+    """The finished runs in the folder, and those that are not finished.
+
+    Runs of some clients alone, which are there to find the truth about all of them, would only hide the methods.
+    """
     places = sorted(found.parent for found in path.rglob("settings.toml"))
     finished = [Told(place) for place in places if (place / "result.json").is_file()]
-    return finished, [place for place in places if not (place / "result.json").is_file()]
+    whole = [told for told in finished if told.experiment.run.clients is None]
+    return whole or finished, [place for place in places if not (place / "result.json").is_file()]
 
 
 def placed(grid: Grid) -> list[Shown]:

@@ -46,7 +46,7 @@ from celm.models.deltas import moved
 from celm.models.state import StateDict
 from celm.rules.exchange import Delivery, Round
 from celm.rules.rule import Facts, Needs, Rule, Weighing
-from celm.rules.updates import at_least, change, cut, parameter_names, pooled
+from celm.rules.updates import at_least, change, cut, own_change, parameter_names, pooled
 
 
 @dataclass(frozen=True)
@@ -61,10 +61,11 @@ class Reputable:
 
 @dataclass(frozen=True)
 class Shared:
-    """What a client puts in, in mode `paper`: its upload, and its own model after training."""
+    """What a client puts in, in mode `paper`: its upload, the model that goes with it, and the one it has in hand."""
 
     upload: StateDict
     model: StateDict
+    own: StateDict
 
 
 @dataclass(frozen=True)
@@ -160,20 +161,24 @@ class Cffl(Rule[Reputable]):
         return {name: accuracy_of(count).accuracy for name, count in zip(round.clients, counts, strict=True)}
 
     def share(self, state: Reputable, round: Round, client: str) -> Shared:
-        clipped = {
-            name: step.clamp(-self.clip, self.clip)
-            for name, step in change(round, client, state.parameters).items()
-        }
-        sent = round.delivered[client].model
-        own = {name: sent[name] + step for name, step in clipped.items()}
+        clipped = self.clipped(change(round, client, state.parameters))
         upload = largest_of_all(clipped, int(self.theta * values_in(clipped)))
-        return Shared(upload, {**round.updates[client].model, **own})
+        start = {name: round.delivered[client].model[name] for name in state.parameters}
+        model = {**round.updates[client].model, **moved(start, clipped)}
+        own = model
+        if client in round.own:
+            kept = self.clipped(own_change(round, client, state.parameters))
+            own = {**round.held(client), **moved(start, kept)}
+        return Shared(upload, model, own)
+
+    def clipped(self, step: StateDict) -> StateDict:
+        return {name: tensor.clamp(-self.clip, self.clip) for name, tensor in step.items()}
 
     def rewarded(
         self, round: Round, shared: Mapping[str, Shared], reputation: Weights, left: list[str]
     ) -> dict[str, StateDict]:
         """What every client present goes on from; nothing where all go on from the global model."""
-        models = {name: part.model for name, part in shared.items()}
+        models = {name: part.own for name, part in shared.items()}
         if not shared or not left:
             return models
         uploads = {name: shared[name].upload for name in left}

@@ -102,7 +102,7 @@ class Cgsv(Rule[Reputations]):
             buffers = {name: tensor for name, tensor in total.items() if name not in common}
             for name in names:
                 before = {**round.delivered[name].model, **buffers}
-                own = before if self.protocol == "official" else round.updates[name].model
+                own = before if self.protocol == "official" else round.held(name)
                 models[name] = moved(own, largest(common, reward[name]))
         # Without Γ and with everybody at the global model, this is the plain weighted mean.
         plain = self.protocol == "aggregation_only" and not self.gamma

@@ -53,7 +53,13 @@ class Round:
     """Judges models on held-out data; None where the federation has none."""
     average: Average = weighted_mean
     """How models become one; robust aggregation puts something else here."""
+    own: Mapping[str, StateDict] = field(default_factory=dict)
+    """What attackers really trained, whatever they sent; only a simulation knows."""
 
     @property
     def clients(self) -> list[str]:
         return list(self.updates)
+
+    def held(self, client: str) -> StateDict:
+        """What the client has in hand after training, whatever it sent: where it goes on from in rules that let it."""
+        return self.own.get(client, self.updates[client].model)

@@ -35,7 +35,16 @@ from celm.models.deltas import flat, moved
 from celm.models.state import StateDict
 from celm.rules.exchange import Delivery, Round
 from celm.rules.rule import Facts, Needs, Rule, Weighing
-from celm.rules.updates import alignment, by_size, change, largest, parameter_names, pooled, rescaled
+from celm.rules.updates import (
+    alignment,
+    by_size,
+    change,
+    largest,
+    own_change,
+    parameter_names,
+    pooled,
+    rescaled,
+)
 
 
 @dataclass(frozen=True)
@@ -76,9 +85,14 @@ class Rffl(Rule[Reputable]):
         weights = by_size(round) if first else known.among(trusted)
         weights = {name: weights.get(name, 0.0) for name in names} if trusted else equal(names)
         steps = self.steps(state, round)
+        lied = {
+            name: self.shortened(own_change(round, name, state.parameters))
+            for name in names
+            if name in round.own
+        }
         own = {
-            name: {**round.updates[name].model, **moved(chosen(round, name, state.parameters), step)}
-            for name, step in steps.items()
+            name: {**round.held(name), **moved(chosen(round, name, state.parameters), step)}
+            for name, step in {**steps, **lied}.items()
         }
         similarity: dict[str, float] = {}
         reward: dict[str, float] = {}
@@ -121,7 +135,10 @@ class Rffl(Rule[Reputable]):
 
     def steps(self, state: Reputable, round: Round) -> dict[str, StateDict]:
         changes = {name: change(round, name, state.parameters) for name in round.clients}
-        return {name: rescaled(step, self.gamma, lengthen=False) for name, step in changes.items()}
+        return {name: self.shortened(step) for name, step in changes.items()}
+
+    def shortened(self, step: StateDict) -> StateDict:
+        return rescaled(step, self.gamma, lengthen=False)
 
 
 def equal(names: Sequence[str]) -> dict[str, float]:

@@ -38,7 +38,7 @@ from celm.rules.updates import change, parameter_names
 
 @dataclass(frozen=True)
 class Similarities:
-    """s̄ `[K]` of every client seen; where models are personal, the last one each client sent."""
+    """s̄ `[K]` of every client seen; where models are personal, the last one each client trained."""
 
     parameters: tuple[str, ...] = ()
     of: Mapping[str, Tensor] = field(default_factory=dict)
@@ -77,9 +77,9 @@ class ShapFed(Rule[Similarities]):
         }
         known = {**state.of, **smooth}
         known = {name: known[name] for name in in_order(known)}
-        sent = {name: update.model for name, update in round.updates.items()} if self.personal else {}
+        own = {name: round.held(name) for name in names} if self.personal else {}
         return Weighing(
-            Similarities(state.parameters, known, {**state.models, **sent}),
+            Similarities(state.parameters, known, {**state.models, **own}),
             weights=self.weights({name: known[name] for name in names}),
             standing=self.weights(known),
             scores=self.weights(similar),

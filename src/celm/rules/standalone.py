@@ -33,7 +33,7 @@ class Standalone(Rule[Alone]):
         return Alone()
 
     def weigh(self, state: Alone, federation: Facts, round: Round) -> Weighing[Alone]:
-        models = {**state.models, **{name: update.model for name, update in round.updates.items()}}
+        models = {**state.models, **{name: round.held(name) for name in round.clients}}
         equal = dict.fromkeys(round.clients, 1 / len(round.clients))
         return Weighing(Alone(models), weights=equal, standing=dict.fromkeys(models, 1 / len(models)))
 

@@ -25,8 +25,16 @@ def parameter_names(federation: Facts) -> tuple[str, ...]:
 
 def change(round: Round, client: str, names: Iterable[str]) -> StateDict:
     """Δ_i of the named tensors; differences too large for their type are cut to its limits."""
-    sent, update = round.delivered[client].model, round.updates[client].model
-    return {name: torch.nan_to_num(update[name] - sent[name]) for name in names}
+    return apart(round.updates[client].model, round.delivered[client].model, names)
+
+
+def own_change(round: Round, client: str, names: Iterable[str]) -> StateDict:
+    """The same of what the client trained, whatever it sent."""
+    return apart(round.held(client), round.delivered[client].model, names)
+
+
+def apart(model: StateDict, start: StateDict, names: Iterable[str]) -> StateDict:
+    return {name: torch.nan_to_num(model[name] - start[name]) for name in names}
 
 
 def rescaled(step: StateDict, size: float, lengthen: bool) -> StateDict:

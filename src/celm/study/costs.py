@@ -22,7 +22,9 @@ def expected_cost(cells: Sequence[Cell]) -> dict[str, Any]:
         if finished(cell) is not None:
             continue
         tables = cell.experiment.tables()
-        likeness = repr([tables[name] for name in ("dataset", "model", "train")] + [tables["split"]["name"]])
+        members = len(cell.experiment.run.clients or ()) or cell.experiment.split.clients
+        alike = [*(tables[name] for name in ("dataset", "model", "train")), tables["split"]["name"], members]
+        likeness = repr(alike)
         if likeness not in known:
             known[likeness] = expected_seconds(assemble(cell.experiment), 1)
         seconds += known[likeness] * (cell.rounds - rounds_done(cell))

@@ -4,8 +4,10 @@ title = "..."               what the table shows
 paper = "main"              which table of the paper it fills, if any
 metrics = ["accuracy"]      columns are methods x metrics; a row may name its own
 seeds = [42, 43, 44]
+ground_truth = true         methods are judged as estimators of contribution; metrics are then what a model is worth,
+                            and every coalition of a row's clients is trained by itself (`celm.study.ground_truth`)
 [methods]                   label = settings; the label is the method unless `method` says otherwise
-[[rows]]                    settings of the row: dataset, split, ...
+[[rows]]                    settings of the row: dataset, split, ...; a `name` where those do not tell rows apart
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ class Row(BaseModel):
 
     dataset: str | dict[str, Any]
     split: str | dict[str, Any]
+    name: str | None = None
     metrics: list[str] | None = None
 
     @property
@@ -45,7 +48,11 @@ class Row(BaseModel):
 
     @property
     def label(self) -> str:
-        return f"{self.settings['dataset']['name']} {self.split_label}"
+        return self.name or f"{self.settings['dataset']['name']} {self.split_label}"
+
+    @property
+    def clients(self) -> int:
+        return int(self.settings["split"].get("clients", 5))
 
 
 class Study(BaseModel):
@@ -57,6 +64,7 @@ class Study(BaseModel):
     paper: str | None = None
     metrics: list[str] = Field(default=["accuracy"], min_length=1)
     seeds: list[int] = [42, 43, 44]
+    ground_truth: bool = False
     methods: dict[str, dict[str, Any]]
     rows: list[Row]
 
@@ -71,7 +79,27 @@ class Study(BaseModel):
     @property
     def runs(self) -> int:
         """At the paper's scale."""
-        return len(self.rows) * len(self.methods) * len(self.seeds)
+        return sum(len(self.methods_of(row)) for row in self.rows) * len(self.seeds)
+
+    def methods_of(self, row: Row) -> dict[str, dict[str, Any]]:
+        """What runs in a row: the methods and, where the truth is asked for, every coalition."""
+        return {**self.methods, **(coalitions(row.clients) if self.ground_truth else {})}
+
+
+def coalitions(clients: int) -> dict[str, dict[str, Any]]:
+    """Every coalition of clients but the empty one, as a method: plain averaging of its members alone.
+
+    >>> list(coalitions(2))
+    ['clients 0', 'clients 1', 'clients 0+1']
+    >>> coalitions(2)["clients 0+1"]
+    {'method': 'fedavg', 'run': {'clients': ['client-0', 'client-1']}}
+    """
+    found = {}
+    for coalition in range(1, 1 << clients):
+        members = [i for i in range(clients) if coalition >> i & 1]
+        label = "clients " + "+".join(map(str, members))
+        found[label] = {"method": "fedavg", "run": {"clients": [f"client-{i}" for i in members]}}
+    return found
 
 
 def study_names() -> list[str]:

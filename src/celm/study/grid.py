@@ -45,6 +45,10 @@ class Cell:
         return f"{self.row}, {self.method}, seed {self.experiment.run.seed}"
 
 
+Key = tuple[str, str, int]
+"""What a cell of a study is known by: row label, method label, seed."""
+
+
 @dataclass(frozen=True)
 class Outcome:
     cell: Cell

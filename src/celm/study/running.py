@@ -15,24 +15,22 @@ from celm.federation.presets import with_preset
 from celm.federation.run import Run
 from celm.study.compare import parse_method
 from celm.study.declaration import Row, Study
-from celm.study.grid import Cell, Outcome
+from celm.study.grid import Cell, Key, Outcome
+from celm.study.ground_truth import truth_table
 from celm.study.measures import LOW_IS_GOOD, PERCENT, WALL_CLOCK, measured
 from celm.study.paper import tables as paper_tables
-from celm.study.scales import Scale, scaled, seeds_at
+from celm.study.scales import Scale, rows_at, scaled, seeds_at
 from celm.study.table import Figure, Table
-
-Key = tuple[str, str, int]
-"""Row label, method label, seed."""
 
 
 def study_cells(study: Study, scale: Scale, out: Path, only: str = "") -> dict[Key, Cell]:
     """Every run of the study that `only` does not leave out (as in `dataset=fashion_mnist split=pls`)."""
     wanted = parse_filter(only)
     cells: dict[Key, Cell] = {}
-    for row in study.rows:
-        for method in study.methods:
+    for row in rows_at(study, scale):
+        for method in study.methods_of(row):
             for seed in seeds_at(study.seeds, scale):
-                if not fits(wanted, row, method, seed):
+                if not fits(wanted, study, row, method, seed):
                     continue
                 experiment = experiment_of(study, row, method, seed, scale)
                 place = out / "cells" / "-".join(map(slug, (row.label, method, f"seed{seed}")))
@@ -43,7 +41,7 @@ def study_cells(study: Study, scale: Scale, out: Path, only: str = "") -> dict[K
 
 
 def experiment_of(study: Study, row: Row, method: str, seed: int, scale: Scale) -> Experiment:
-    own = dict(study.methods[method])
+    own = dict(study.methods_of(row)[method])
     rule, objective = parse_method(own.pop("method", method))
     tables = scaled(row.settings, scale)
     tables["rule"] = {"name": rule}
@@ -60,7 +58,7 @@ def parse_filter(only: str) -> dict[str, str]:
     wanted = {}
     for part in only.split():
         key, equals, value = part.partition("=")
-        if key not in ("dataset", "split", "method", "seed") or not equals:
+        if key not in ("dataset", "split", "clients", "method", "seed") or not equals:
             raise CelmError(
                 f"--only: '{part}' is not a filter", "as in dataset=fashion_mnist split=pls method=celm"
             )
@@ -68,12 +66,14 @@ def parse_filter(only: str) -> dict[str, str]:
     return wanted
 
 
-def fits(wanted: Mapping[str, str], row: Row, method: str, seed: int) -> bool:
+def fits(wanted: Mapping[str, str], study: Study, row: Row, method: str, seed: int) -> bool:
     settings = row.settings
     facts = {
         "dataset": {settings["dataset"]["name"]},
         "split": {settings["split"]["name"], row.split_label},
-        "method": {method},
+        "clients": {str(row.clients)},
+        # Coalitions are no methods to choose from: without all of them nothing is known.
+        "method": {method} if method in study.methods else {wanted.get("method", "")},
         "seed": {str(seed)},
     }
     return all(value in facts[key] for key, value in wanted.items())
@@ -86,6 +86,8 @@ def study_table(
 
     What a clock measured is in a table of its own (`wall_clock`), since all else repeats byte for byte.
     """
+    if study.ground_truth:
+        return truth_table(study, outcomes, scale)
     ours: dict[tuple[str, str], Figure] = {}
     paper: dict[tuple[str, str], Figure] = {}
     rows: list[str] = []
@@ -113,8 +115,7 @@ def study_table(
                     paper[label, column] = figure
     # With one method the columns are metrics, which do not compete.
     compete: Literal["rows", "columns"] = "rows" if one_method(study) else "columns"
-    note = {Scale.paper: "", Scale.quick: " (quick)", Scale.smoke: " (smoke: digits stand for every dataset)"}
-    return Table(study.title + note[scale], rows, columns, ours, paper, compete)
+    return Table(study.title + scale.note, rows, columns, ours, paper, compete)
 
 
 def one_method(study: Study) -> bool:

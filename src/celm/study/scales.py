@@ -2,7 +2,8 @@
 
 paper   as declared
 quick   a fifth of the rounds, at most 1000 samples of each class, the first seed
-smoke   the embedded digits in place of the dataset, three rounds, five probe steps, the first seed
+smoke   the embedded digits in place of the dataset, three rounds, five probe steps, the first seed; where every
+        coalition is trained, three clients, and every split once
 """
 
 from __future__ import annotations
@@ -13,12 +14,18 @@ from typing import Any
 
 from celm.federation.assembly import resolve
 from celm.federation.experiment import Experiment
+from celm.study.declaration import Row, Study
 
 
 class Scale(StrEnum):
     paper = "paper"
     quick = "quick"
     smoke = "smoke"
+
+    @property
+    def note(self) -> str:
+        """What a table's title adds."""
+        return {"paper": "", "quick": " (quick)", "smoke": " (smoke: digits stand for every dataset)"}[self]
 
 
 def scaled(tables: dict[str, Any], scale: Scale) -> dict[str, Any]:
@@ -37,6 +44,15 @@ def scaled(tables: dict[str, Any], scale: Scale) -> dict[str, Any]:
         if tables["split"]["name"] == "natural":
             tables["split"] = {"name": "pls", "clients": 6}  # digits have no owners
     return tables
+
+
+def rows_at(study: Study, scale: Scale) -> list[Row]:
+    """The rows that are run at a scale."""
+    if not (study.ground_truth and scale is Scale.smoke):
+        return list(study.rows)
+    once = {row.split_label: row for row in reversed(study.rows)}
+    few = [row for row in study.rows if once[row.split_label] is row]
+    return [row.model_copy(update={"split": {**row.settings["split"], "clients": 3}}) for row in few]
 
 
 def seeds_at(seeds: Sequence[int], scale: Scale) -> list[int]:

@@ -1,0 +1,271 @@
+"""What attackers make of the model they trained: by formula, and by what it does to the logits."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from celm.attacks import attacks
+from celm.attacks.attack import Attack, Upload
+from celm.attacks.fabricate_class import FabricateClass
+from celm.attacks.idle_after_warmup import IdleAfterWarmup
+from celm.attacks.random_weights import RandomWeights
+from celm.attacks.scale_head import ScaleHead
+from celm.attacks.scale_layer import ScaleLayer
+from celm.attacks.scale_norm import ScaleNorm
+from celm.attacks.shift_bias import ShiftBias
+from celm.attacks.temperature import Temperature
+from celm.base.errors import CelmError
+from celm.models.anatomy import find_head, head_keys
+from celm.models.state import StateDict, load_state, state_of
+from celm.rules.rule import Facts
+
+CLASSES = 4
+LABELS = torch.tensor([1, 1, 1, 2])
+INPUTS = torch.randn(6, 5, generator=torch.Generator().manual_seed(9))
+
+
+def network(seed: int = 0, bias: bool = True) -> nn.Sequential:
+    torch.manual_seed(seed)
+    return nn.Sequential(
+        nn.Linear(5, 8),
+        nn.BatchNorm1d(8),
+        nn.ReLU(),
+        nn.Linear(8, 6),
+        nn.ReLU(),
+        nn.Linear(6, CLASSES, bias=bias),
+    )
+
+
+def facts_of(module: nn.Module, rounds: int = 40) -> Facts:
+    head = head_keys(module, find_head(module, CLASSES))
+    return Facts(("client-0", "client-1"), CLASSES, (5,), rounds, 0, module, head)
+
+
+def upload_of(module: nn.Module, number: int = 3, labels: Tensor = LABELS) -> Upload:
+    delivered = {
+        name: tensor + 0.25 if tensor.is_floating_point() else tensor
+        for name, tensor in state_of(module).items()
+    }
+    return Upload(
+        number,
+        trained=state_of(module),
+        delivered=delivered,
+        before=state_of(module),
+        noise=torch.Generator().manual_seed(7),
+        federation=facts_of(module),
+        labels=labels,
+    )
+
+
+def logits(model: StateDict, inputs: Tensor = INPUTS) -> Tensor:
+    module = network()
+    load_state(module, model)
+    with torch.no_grad():
+        found: Tensor = module.eval()(inputs)
+    return found
+
+
+STRENGTHS = st.sampled_from([0.25, 0.5, 2.0, 10.0, 100.0])
+
+
+@given(STRENGTHS)
+def test_scaling_the_head_multiplies_every_logit(strength: float) -> None:
+    upload = upload_of(network())
+    sent = ScaleHead(strength=strength).upload(upload)
+    torch.testing.assert_close(logits(sent), strength * logits(upload.trained))
+
+
+@given(STRENGTHS)
+def test_a_temperature_divides_every_logit(strength: float) -> None:
+    upload = upload_of(network())
+    sent = Temperature(strength=strength).upload(upload)
+    torch.testing.assert_close(logits(sent), logits(upload.trained) / strength)
+
+
+@given(STRENGTHS)
+def test_scaling_a_hidden_layer_multiplies_what_enters_the_head(strength: float) -> None:
+    """Logits but for the head's bias: ReLUs let a positive factor through."""
+    upload = upload_of(network())
+    sent = ScaleLayer(strength=strength).upload(upload)
+    bias = upload.trained["5.bias"]
+    torch.testing.assert_close(logits(sent) - bias, strength * (logits(upload.trained) - bias))
+    changed = [name for name in sent if not torch.equal(sent[name], upload.trained[name])]
+    assert changed == ["3.weight", "3.bias"]
+
+
+def test_the_layer_to_scale_can_be_named() -> None:
+    upload = upload_of(network())
+    sent = ScaleLayer(strength=3.0, layer="0").upload(upload)
+    assert torch.equal(sent["0.weight"], 3 * upload.trained["0.weight"])
+    assert torch.equal(sent["0.bias"], 3 * upload.trained["0.bias"])
+    assert torch.equal(sent["3.weight"], upload.trained["3.weight"])
+
+
+def test_the_gain_of_the_last_normalisation_is_scaled_and_nothing_else() -> None:
+    module = nn.Sequential(
+        nn.BatchNorm1d(5), nn.LayerNorm(5), nn.GroupNorm(1, 5, affine=False), nn.Linear(5, 4)
+    )
+    upload = upload_of(module)
+    sent = ScaleNorm(strength=7.0).upload(upload)
+    changed = [name for name in sent if not torch.equal(sent[name], upload.trained[name])]
+    assert changed == ["1.weight"]
+    assert torch.equal(sent["1.weight"], 7 * upload.trained["1.weight"])
+
+
+def test_scaling_the_gain_multiplies_what_the_norm_lets_through() -> None:
+    upload = upload_of(network())
+    sent = ScaleNorm(strength=5.0).upload(upload)
+    module = network()
+    load_state(module, sent)
+    before = network()
+    load_state(before, upload.trained)
+    with torch.no_grad():
+        after_norm, honest = module.eval()[:2](INPUTS), before.eval()[:2](INPUTS)
+    shift = upload.trained["1.bias"]
+    torch.testing.assert_close(after_norm - shift, 5 * (honest - shift))
+
+
+@given(st.floats(-100, 100))
+def test_a_constant_on_the_heads_biases_is_a_constant_on_all_logits(strength: float) -> None:
+    upload = upload_of(network())
+    sent = ShiftBias(strength=strength).upload(upload)
+    torch.testing.assert_close(logits(sent), logits(upload.trained) + strength, atol=1e-4, rtol=1e-5)
+
+
+def test_the_layer_whose_biases_are_shifted_can_be_named() -> None:
+    upload = upload_of(network())
+    sent = ShiftBias(strength=3.0, layer="0").upload(upload)
+    changed = [name for name in sent if not torch.equal(sent[name], upload.trained[name])]
+    assert changed == ["0.bias"]
+    assert torch.equal(sent["0.bias"], upload.trained["0.bias"] + 3)
+
+
+def test_random_weights_are_gaussian_of_the_strength_and_buffers_stay() -> None:
+    module = nn.Sequential(nn.BatchNorm1d(300), nn.Linear(300, 300), nn.Linear(300, CLASSES))
+    upload = upload_of(module)
+    sent = RandomWeights(strength=3.0).upload(upload)
+    assert not RandomWeights().trains(1, 10)
+    drawn = sent["1.weight"]
+    assert float(drawn.std()) == pytest.approx(3, rel=0.02)
+    assert float(drawn.mean()) == pytest.approx(0, abs=0.05)
+    inside = float((drawn.abs() < 3).double().mean())
+    assert inside == pytest.approx(math.erf(1 / math.sqrt(2)), abs=0.01)
+    for name in ("0.running_mean", "0.running_var", "0.num_batches_tracked"):
+        assert torch.equal(sent[name], upload.delivered[name])
+
+
+def test_a_fabricated_class_has_the_logit_of_one_that_is_known() -> None:
+    """Most samples are of class 1; of classes 0 and 3 there are none."""
+    upload = upload_of(network())
+    sent = FabricateClass(strength=2.0).upload(upload)
+    found, honest = logits(sent), logits(upload.trained)
+    for k in (0, 3):
+        torch.testing.assert_close(found[:, k], 2 * honest[:, 1])
+    torch.testing.assert_close(found[:, [1, 2]], honest[:, [1, 2]])
+
+
+def test_the_fabricated_classes_can_be_named() -> None:
+    upload = upload_of(network())
+    sent = FabricateClass(classes=(2,)).upload(upload)
+    changed = [name for name in sent if not torch.equal(sent[name], upload.trained[name])]
+    assert changed == list(upload.federation.head)
+    torch.testing.assert_close(logits(sent)[:, 2], logits(upload.trained)[:, 1])
+    assert torch.equal(sent["5.weight"][[0, 1, 3]], upload.trained["5.weight"][[0, 1, 3]])
+
+
+@pytest.mark.parametrize(
+    ("rounds", "honest", "last"), [(100, None, 5), (30, None, 2), (40, 7, 7), (40, 0, 0)]
+)
+def test_idle_after_warmup_works_as_long_as_said_and_then_copies(rounds, honest, last) -> None:
+    attack = IdleAfterWarmup(honest=honest)
+    worked = [number for number in range(1, rounds + 1) if attack.trains(number, rounds)]
+    assert worked == list(range(1, last + 1))
+    for number in (last, last + 1):
+        upload = upload_of(network(), number)
+        upload = Upload(
+            number, upload.trained, upload.delivered, upload.before, upload.noise, facts_of(network(), rounds)
+        )
+        sent = attack.upload(upload)
+        expected = upload.trained if number <= last else upload.delivered
+        assert all(torch.equal(sent[name], expected[name]) for name in sent)
+
+
+# --- what every one of them promises ------------------------------------------------------------------------
+
+
+@given(
+    st.sampled_from([name for name in attacks.names() if name != "sybil"]),
+    st.floats(0.01, 1),
+    st.integers(0, 3),
+)
+@settings(deadline=None)
+def test_an_upload_keeps_names_shapes_and_kinds_and_writes_over_nothing(
+    name: str, strength: float, seed: int
+) -> None:
+    attack: Attack = attacks.build(name, {"strength": strength})
+    upload = upload_of(network(seed))
+    before = {key: tensor.clone() for key, tensor in upload.trained.items()}
+    sent = attack.upload(upload)
+    assert list(sent) == list(upload.trained)
+    for key, tensor in upload.trained.items():
+        assert (sent[key].shape, sent[key].dtype) == (tensor.shape, tensor.dtype)
+        assert torch.equal(tensor, before[key])
+
+
+@pytest.mark.parametrize(
+    "name", ["scale_head", "scale_layer", "scale_norm", "temperature", "fabricate_class"]
+)
+def test_a_factor_of_one_changes_nothing(name: str) -> None:
+    more = {"classes": [1]} if name == "fabricate_class" else {}
+    upload = upload_of(network())
+    sent = attacks.build(name, {"strength": 1.0, **more}).upload(upload)
+    assert all(torch.equal(sent[key], tensor) for key, tensor in upload.trained.items())
+
+
+# --- what does not fit is refused before anything is trained ------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("scale_layer", {"layer": "fc9"}, "attack.layer: the model has no layer 'fc9'"),
+        ("scale_layer", {"layer": "2"}, "no layer '2' that is trained"),
+        ("shift_bias", {"layer": "nowhere"}, "no layer 'nowhere'"),
+        ("fabricate_class", {"classes": [0, 9]}, "there is no class 9, only 0 to 3"),
+    ],
+)
+def test_what_the_model_does_not_have_is_refused(name, options, message) -> None:
+    with pytest.raises(CelmError, match=message):
+        attacks.build(name, options).check(facts_of(network()), LABELS)
+
+
+def test_models_without_the_part_that_is_attacked_are_refused() -> None:
+    plain = nn.Sequential(nn.Linear(5, 6), nn.ReLU(), nn.Linear(6, CLASSES, bias=False))
+    with pytest.raises(CelmError, match="no normalisation layer"):
+        ScaleNorm().check(facts_of(plain), LABELS)
+    with pytest.raises(CelmError, match="the head has no bias"):
+        ShiftBias().check(facts_of(plain), LABELS)
+    with pytest.raises(CelmError, match="nothing but its head"):
+        ScaleLayer().check(facts_of(nn.Sequential(nn.Linear(5, CLASSES))), LABELS)
+
+
+def test_a_client_without_a_class_to_fabricate_or_to_know_is_refused() -> None:
+    with pytest.raises(CelmError, match="has samples of every class"):
+        FabricateClass().check(facts_of(network()), torch.arange(CLASSES))
+    with pytest.raises(CelmError, match="has no samples"):
+        FabricateClass().check(facts_of(network()), torch.empty(0, dtype=torch.int64))
+
+
+@pytest.mark.parametrize(
+    ("name", "strength"),
+    [("sybil", -1), ("sybil", 1.5), ("temperature", 0.0), ("label_smoothed", 1.1), ("overconfident", 0.0)],
+)
+def test_strengths_that_mean_nothing_are_refused(name, strength) -> None:
+    with pytest.raises(CelmError, match=r"attack\.strength"):
+        attacks.build(name, {"strength": strength})
