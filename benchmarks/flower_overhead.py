@@ -14,6 +14,7 @@ import argparse
 import json
 import logging
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -104,6 +105,7 @@ def measure(strategy: str, clients: int, rounds: int) -> dict[str, Any]:
         times = [json.loads(line) for line in (folder / "times.jsonl").read_text().splitlines()][1:]
         found["parts"] = {part: median(t[part] for t in times) for part in PARTS if part != "save"}
         found["parts"]["save"] = max(0.0, found["own"] - sum(found["parts"].values()))
+    shutil.rmtree(folder)
     return found
 
 

@@ -31,11 +31,11 @@ def command_line() -> str:
     """What `typer utils docs` writes, with the examples of the help texts as blocks."""
     command = typer.main.get_command(app)
     for each in commands(command):
-        each.short_help = (each.help or "").partition("\n")[0]  # else it is cut to fit a terminal
+        # Some versions of typer turn markup into HTML, others leave it.
+        each.help = re.sub(r"\[/?bold\]", "", each.help or "")
+        each.short_help = each.help.partition("\n")[0]  # else it is cut to fit a terminal
     text = get_docs_for_click(obj=command, ctx=typer.Context(command, info_name="celm"), name="celm")
-    # Some versions of typer turn the markup of help texts into HTML, others leave it.
-    heading = r"(?:\[bold\]|<span [^>]*>)(Examples?)(?:\[/bold\]|</span>)"
-    text = re.sub(heading + r"\n\n((?:  .*\n\n?)+)", examples, text)
+    text = re.sub(r"^(Examples?)\n\n((?:  .*\n\n?)+)", examples, text, flags=re.MULTILINE)
     return text.replace("# `celm`", "---\ntitle: Command line\n---\n\n# The command line", 1)
 
 

@@ -8,12 +8,13 @@ import math
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 pytest.importorskip("flwr", reason="Flower is not installed: pip install 'celm[flower]'")
 
 import torch
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord
 
 from celm.base.errors import CelmError
 from celm.flower import CelmStrategy, ContributionResult, ContributionStrategy
@@ -274,6 +275,12 @@ def test_own_loops_work_as_with_any_strategy_of_flower() -> None:
         assert merged is not None
         arrays = merged
     assert grid.sent[-1].content["config"]["lr"] == 0.1
+    # What the loop puts into the arrays is what clients get.
+    changed = ArrayRecord(dict(arrays))
+    changed["3.bias"] = Array(np.full(3, 7, np.float32))
+    loop.configure_train(3, changed, ConfigRecord(), grid)
+    assert loop.asked is not None
+    assert arrays_of(loop.asked.messages["a"])["3.bias"].tolist() == [7, 7, 7]
     assert same(strategy(warmup=1).start(SmallGrid(clients()), initial(), num_rounds=2), loop.result(arrays))
 
 

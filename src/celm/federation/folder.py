@@ -129,7 +129,7 @@ class Folder:
 
     def add_round(self, record: dict[str, Any], seconds: dict[str, float]) -> None:
         append_line(self.records_path, record)
-        append_line(self.path / "times.jsonl", {"round": record["round"], **seconds})
+        append_line(self.path / "times.jsonl", {"round": record["round"], **seconds}, durable=False)
 
     def records(self) -> list[dict[str, Any]]:
         """The rounds on record; a torn last line, from a kill while writing, does not count."""
@@ -215,7 +215,7 @@ class Folder:
         write_text(self.path / name, dump_json(value, indent=2) + "\n")
 
 
-def append_line(path: Path, value: dict[str, Any]) -> None:
+def append_line(path: Path, value: dict[str, Any], durable: bool = True) -> None:
     left = dump_json(value).encode() + b"\n"
     # Unbuffered: a buffer would write the rest of a torn line once more when the file is closed.
     with explained(path, "write"), path.open("ab", buffering=0) as file:
@@ -223,7 +223,8 @@ def append_line(path: Path, value: dict[str, Any]) -> None:
         try:
             while left:
                 left = left[file.write(left) :]
-            os.fsync(file.fileno())
+            if durable:
+                os.fsync(file.fileno())
         except OSError:
             with suppress(OSError):
                 os.truncate(path, before)
