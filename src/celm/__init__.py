@@ -6,6 +6,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from celm.auditing.audit import audit as audit
+    from celm.auditing.result import Audit as Audit
     from celm.base.errors import CelmError as CelmError
     from celm.engines.launch import resume as resume
     from celm.engines.launch import run as run
@@ -21,10 +23,12 @@ __version__ = "0.1.0"
 
 # Loaded on first use: `import celm` and the command line stay light until torch is needed.
 HOMES = {
+    "Audit": "celm.auditing.result",
     "CelmError": "celm.base.errors",
     "Experiment": "celm.federation.experiment",
     "Probe": "celm.method.probe",
     "Run": "celm.federation.run",
+    "audit": "celm.auditing.audit",
     "evidence": "celm.method.evidence",
     "probe": "celm.method.probe",
     "resume": "celm.engines.launch",
@@ -34,11 +38,13 @@ HOMES = {
 }
 
 __all__ = [
+    "Audit",
     "CelmError",
     "Experiment",
     "Probe",
     "Run",
     "__version__",
+    "audit",
     "evidence",
     "probe",
     "resume",

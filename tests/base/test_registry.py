@@ -41,6 +41,22 @@ class Point(Configurable):
     """A point."""
 
 
+@dataclass(frozen=True)
+class Named(Configurable):
+    label: str = ""
+    """What it is called."""
+    size: int = 1
+    """How large."""
+
+
+@dataclass(frozen=True)
+class Dot(Named):
+    """A dot."""
+
+    size: int = 2
+    """In points."""
+
+
 @pytest.fixture
 def shapes(monkeypatch: pytest.MonkeyPatch) -> Registry[Shape]:
     module = ModuleType("shapes_of_test")
@@ -55,6 +71,17 @@ def test_settings_fill_the_fields(shapes: Registry[Shape]) -> None:
     built = shapes.build("square", {"sides": 3, "lengths": [1, 2.5], "filled": True, "area": 2})
     assert built == Shape(3, (1.0, 2.5), filled=True, area=2.0)
     assert shapes.summary("square") == "A shape."
+
+
+def test_inherited_settings_keep_their_meaning(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = ModuleType("dots_of_test")
+    module.Dot = Dot  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "dots_of_test", module)
+    dots: Registry[Dot] = Registry("dot", {"dot": "dots_of_test:Dot"})
+    assert dots.settings("dot") == [
+        {"name": "label", "default": '""', "about": "What it is called."},
+        {"name": "size", "default": "2", "about": "In points."},
+    ]
 
 
 def test_names_are_listed_without_importing_what_they_name() -> None:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from celm.method.probe import alike, probe
-from celm.method.stacking import Forward, Stack, forward_of, looped, mapped, plain
+from celm.method.stacking import Forward, LinearStack, Stack, forward_of, looped, mapped, plain
 
 CLASSES = 3
 
@@ -352,11 +352,11 @@ def test_control_flow_that_vmap_cannot_follow_falls_to_the_loop(name: str) -> No
     stack = stack_of(family(make, 2))
     with pytest.raises(RuntimeError):
         mapped(stack)(torch.zeros(2, 1, *shape))
-    assert forward_of(stack, shape).__qualname__.startswith("looped")
+    assert forward_of(stack, shape).logits.__qualname__.startswith("looped")
 
 
 def test_a_residual_network_is_mapped() -> None:
-    assert forward_of(stack_of(family(Residual, 2)), VECTOR).__qualname__.startswith("mapped")
+    assert forward_of(stack_of(family(Residual, 2)), VECTOR).logits.__qualname__.startswith("mapped")
 
 
 def test_a_fault_of_the_model_is_not_hidden() -> None:
@@ -509,3 +509,21 @@ def test_probing_together_is_probing_apart(name: str) -> None:
     for m, model in enumerate(models):
         apart = probe([model], start[m : m + 1], CLASSES, steps=3, lr=0.05)
         torch.testing.assert_close(together.logits[m], apart.logits[0], rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", PLAIN)
+def test_slopes_are_gradients_of_the_wanted_logits(name: str) -> None:
+    make, shape = PLAIN[name]
+    forward = plain(stack_of(family(make, 3)), shape)
+    assert forward is not None
+    targets = torch.tensor([1, 0, 1, 2])
+    x = torch.randn(3, 4, *shape, generator=torch.Generator().manual_seed(3)).requires_grad_(True)
+    (expected,) = torch.autograd.grad(forward(x)[:, torch.arange(4), targets].sum(), x)
+    torch.testing.assert_close(forward.slope(x.detach(), targets), expected, rtol=1e-4, atol=1e-6)
+
+
+def test_a_chain_of_linear_layers_and_relus_has_its_slope_written_out() -> None:
+    chain = nn.Sequential(nn.Flatten(), nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, CLASSES))
+    assert isinstance(plain(stack_of([chain, chain]), (2, 3)), LinearStack)
+    tanh = nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, CLASSES))
+    assert not isinstance(plain(stack_of([tanh, tanh]), (6,)), LinearStack)

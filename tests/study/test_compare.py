@@ -17,6 +17,7 @@ from celm.federation.presets import with_preset
 from celm.study.compare import compare_cells, parse_method
 from celm.study.grid import run_grid
 from celm.study.paper import paper_figure
+from celm.study.processes import Processes
 
 SMALL = {
     "dataset": {"name": "digits"},
@@ -88,7 +89,7 @@ def test_grid_gives_what_single_runs_give_whatever_the_number_of_processes(tmp_p
     import celm
 
     cells = cells_in(tmp_path / "grid")
-    outcomes = run_grid(list(cells.values()), processes=2)
+    outcomes = run_grid(list(cells.values()), lambda: Processes(2))
     assert all(outcome.error is None for outcome in outcomes)
     one = cells["celm", 2]
     alone = celm.run(one.experiment, out=tmp_path / "alone")
@@ -98,14 +99,14 @@ def test_grid_gives_what_single_runs_give_whatever_the_number_of_processes(tmp_p
 
 def test_finished_cells_are_not_run_again_and_others_settings_are_refused(tmp_path):
     cells = list(cells_in(tmp_path, methods=("fedavg",)).values())
-    run_grid(cells, processes=1)
+    run_grid(cells, lambda: Processes(1))
     stamps = [(cell.place / "result.json").stat().st_mtime_ns for cell in cells]
-    run_grid(cells, processes=1)
+    run_grid(cells, lambda: Processes(1))
     assert stamps == [(cell.place / "result.json").stat().st_mtime_ns for cell in cells]
     other = Experiment.parse({**SMALL, "train": {"batch": 16}})
     changed = list(compare_cells(other, ["fedavg"], [1, 2], tmp_path, None).values())
     with pytest.raises(CelmError, match=r"other settings .train"):
-        run_grid(changed, processes=1)
+        run_grid(changed, lambda: Processes(1))
 
 
 def test_a_cell_that_fails_is_named_and_the_rest_goes_on(tmp_path):
@@ -115,7 +116,7 @@ def test_a_cell_that_fails_is_named_and_the_rest_goes_on(tmp_path):
     (broken.place / "settings.toml").write_text(broken.experiment.to_toml())
     (broken.place / "checkpoints").mkdir()
     (broken.place / "checkpoints" / "round-000001.safetensors").write_bytes(b"not a checkpoint")
-    outcomes = run_grid(cells, processes=2)
+    outcomes = run_grid(cells, lambda: Processes(2))
     assert [outcome.result is not None for outcome in outcomes] == [True, False, True, True]
     assert "damaged" in outcomes[1].error
 

@@ -148,3 +148,50 @@ def test_dry_run_says_how_much_there_is_to_do(tmp_path):
     assert (found["runs"], found["done"]) == (10, 0)
     assert found["hours"] > 0
     assert not list(tmp_path.iterdir())
+
+
+OWN = """
+title = "Mine"
+seeds = [1]
+[methods]
+"long" = { method = "celm", rule = { fraction = 0.5 } }
+[[rows]]
+dataset = "digits"
+split = { name = "pls", clients = 3 }
+run = { rounds = 2 }
+"""
+
+
+def test_a_study_of_ones_own_is_a_file(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.toml").write_text(OWN)
+    found = CliRunner().invoke(
+        app, ["study", "mine.toml", "--scale", "smoke", "--workers", "1", "--format", "json"]
+    )
+    assert found.exit_code == 0, found.output
+    answer = json.loads(found.stdout)
+    assert answer["study"] == "mine"
+    assert answer["folder"] == str(tmp_path / "studies" / "mine-smoke")
+    assert answer["errors"] == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("title = ", "is not TOML"),
+        ("title = 'x'\nrows = []\nmethods = {}\nsedes = [1]", "sedes"),
+        (
+            "title = 'x'\n[methods]\nnone = {}\n[[rows]]\ndataset = 'digits'\nsplit = 'pls'",
+            "unknown method 'none'",
+        ),
+    ],
+)
+def test_a_file_that_is_no_study_is_refused(tmp_path, text, complaint):
+    (tmp_path / "bad.toml").write_text(text)
+    with pytest.raises(CelmError, match=complaint):
+        load_study(str(tmp_path / "bad.toml"))
+
+
+def test_a_file_that_is_not_there_is_said_so(tmp_path):
+    with pytest.raises(CelmError, match=r"absent\.toml"):
+        load_study(str(tmp_path / "absent.toml"))

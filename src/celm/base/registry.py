@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 import json
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import fields, is_dataclass
 from functools import cached_property
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
@@ -76,15 +76,25 @@ class Registry(Generic[Kind]):
 
     def settings(self, name: str) -> list[dict[str, str]]:
         """Name, default and meaning of every setting, in the order of the fields."""
-        schema = adapter(self.load(name)).json_schema(mode="serialization")
         return [
             {
                 "name": key,
                 "default": json.dumps(field["default"]) if field.get("default") is not None else "...",
                 "about": " ".join(str(field.get("description", "")).split()),
             }
-            for key, field in schema.get("properties", {}).items()
+            for key, field in self.schema(name).get("properties", {}).items()
         ]
+
+    def schema(self, name: str) -> dict[str, Any]:
+        """The JSON schema of the settings; what is inherited is described where it was declared."""
+        kind = self.load(name)
+        found = adapter(kind).json_schema(mode="serialization")
+        for base in filter(is_dataclass, kind.__mro__[1:]):
+            declared = adapter(base).json_schema(mode="serialization").get("properties", {})
+            for key, field in found.get("properties", {}).items():
+                if "description" in declared.get(key, {}):
+                    field.setdefault("description", declared[key]["description"])
+        return found
 
 
 adapters: dict[type[Any], TypeAdapter[Any]] = {}

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from celm import __version__
-from celm.cli import catalogue, compare, data, export, report, run, split, study
+from celm.cli import audit, catalogue, compare, data, export, report, run, split, study
 from celm.cli.output import with_exit_codes
 
 app = typer.Typer(
@@ -39,6 +39,8 @@ def root(
 app.command("run")(with_exit_codes(run.command))
 app.command("compare")(with_exit_codes(compare.command))
 app.command("study")(with_exit_codes(study.command))
+app.command("audit")(with_exit_codes(audit.command))
+app.command("audit-verify")(with_exit_codes(audit.verify))
 app.command("report")(with_exit_codes(report.command))
 app.command("split")(with_exit_codes(split.command))
 app.command("init")(with_exit_codes(catalogue.init))

@@ -10,7 +10,8 @@ from rich.markup import escape
 
 from celm.base.errors import CelmError
 from celm.cli import options
-from celm.cli.output import Format, console, grid_progress, print_json
+from celm.cli.grid_view import grid_view, with_logs
+from celm.cli.output import Format, console, print_json
 from celm.cli.tables import comparison_table
 
 
@@ -28,12 +29,13 @@ def command(
     rounds: options.Rounds = None,
     participation: options.Participation = None,
     device: options.Device = None,
-    workers: Annotated[int | None, typer.Option(help="Runs at a time; one a core by default.")] = None,
+    workers: Annotated[int | None, typer.Option(min=1, help="Runs at a time; one a core by default.")] = None,
     preset: options.Preset = None,
     out: Annotated[
         Path | None, typer.Option(help="Folder; named after dataset and split by default.")
     ] = None,
     settings: options.Settings = None,
+    log: options.Logs = None,
     format: Annotated[Format, typer.Option(help="text for people, json for machines.")] = Format.text,
 ) -> None:
     """Compare methods over seeds: mean and standard deviation, the paper's figure beside ours.
@@ -55,7 +57,7 @@ def command(
         "participation": participation,
         "device": device,
     }
-    base = options.experiment_from(file, given, settings)
+    base, targets = options.experiment_from(file, given, settings), options.log_targets(log)
     chosen = [method.strip() for method in methods.split(",") if method.strip()]
     try:
         numbers = [int(seed) for seed in seeds.split(",")]
@@ -63,15 +65,15 @@ def command(
         raise CelmError(f"--seeds: '{seeds}' is not a list of whole numbers", "as in 42,43,44") from None
     if not chosen or len(set(chosen)) < len(chosen) or len(set(numbers)) < len(numbers):
         raise CelmError("--methods and --seeds must name each thing once, and something at all")
-    from celm.engines.choice import available_cores
     from celm.study.compare import compare_cells, compare_table
     from celm.study.grid import run_grid
+    from celm.study.processes import Processes
     from celm.study.table import save_table
 
     place = out or Path("compare") / "-".join(filter(None, (base.dataset.name, base.split.name)))
     cells = compare_cells(base, chosen, numbers, place, preset)
-    with grid_progress("comparing", quiet=format is Format.json) as watch:
-        results = run_grid(list(cells.values()), workers or available_cores(), watch)
+    with grid_view("comparing", quiet=format is Format.json) as watch:
+        results = run_grid(list(cells.values()), lambda: Processes(workers), with_logs(watch, targets))
     outcomes = dict(zip(cells, results, strict=True))
     first = next(iter(cells.values())).experiment
     title = f"{first.dataset.name}, {first.split.name}, {first.run.rounds} rounds, seeds {seeds}"

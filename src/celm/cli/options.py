@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -11,6 +11,9 @@ from celm.base.errors import CelmError
 from celm.data.catalogue import datasets
 from celm.federation.experiment import Experiment, assign, put, read_toml
 from celm.federation.presets import with_preset
+
+if TYPE_CHECKING:
+    from celm.report.loggers import Target
 
 Dataset = Annotated[str | None, typer.Option(help="A dataset's name, or a folder with your own data.")]
 Split = Annotated[str | None, typer.Option(help="How the data is dealt to clients.")]
@@ -24,9 +27,22 @@ Participation = Annotated[float | None, typer.Option(help="Fraction of clients i
 Workers = Annotated[int | None, typer.Option(help="Worker processes; 0 is this one. Changes no result.")]
 Device = Annotated[str | None, typer.Option(help="Where to compute: cpu, cuda, mps.")]
 Observe = Annotated[str | None, typer.Option(help="Rules that only watch, separated by commas.")]
+Evidence = Annotated[
+    str | None, typer.Option(help="paper, or calibrated: evidence that scaling a model cannot raise.")
+]
+Reprobe = Annotated[
+    str | None, typer.Option(help="Look again at who works after the warm-up: every:10, on-drift or never.")
+]
 Preset = Annotated[str | None, typer.Option(help="Named settings: paper.")]
 Settings = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Any setting, as in split.alpha=0.05.")
+]
+
+Logs = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--log", metavar="KIND:DIR", help="Also log to a dashboard: tensorboard:DIR, mlflow:DIR or wandb:DIR."
+    ),
 ]
 
 PLACES = {
@@ -38,6 +54,8 @@ PLACES = {
     "rounds": ("run", "rounds"),
     "seed": ("run", "seed"),
     "participation": ("run", "participation"),
+    "evidence": ("rule", "evidence"),
+    "reprobe": ("rule", "reprobe"),
     "workers": ("run", "workers"),
     "device": ("run", "device"),
 }
@@ -72,3 +90,12 @@ def choose_dataset(tables: dict[str, Any], value: str) -> None:
         put(tables, "dataset", "path", str(path.resolve()))
     else:
         raise CelmError(f"--dataset: there is no folder {value}")
+
+
+def log_targets(logs: list[str] | None) -> list[Target]:
+    """Where to log, checked before any work is done."""
+    if not logs:
+        return []
+    from celm.report.loggers import parse
+
+    return [parse(text) for text in logs]

@@ -5,15 +5,13 @@ from __future__ import annotations
 import io
 import os
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from enum import StrEnum
 from functools import wraps
 from pathlib import Path
 from typing import Any, ParamSpec
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
 from celm.base.errors import CelmError
@@ -68,27 +66,10 @@ def with_exit_codes(command: Callable[P, None]) -> Callable[P, None]:
     return guarded
 
 
-@contextmanager
-def grid_progress(what: str, quiet: bool) -> Iterator[Callable[[int, int, int, int], None]]:
-    """One bar for many runs: rounds done of all, runs done, time left. Interrupted, it says how to go on."""
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TextColumn("{task.fields[done]}"),
-        TimeRemainingColumn(),
+def warn(line: str) -> None:
+    notes.print(
+        Text.assemble(("warning: ", "bold yellow"), printable(" ".join(line.split()))), soft_wrap=True
     )
-    hidden = quiet or not notes.is_terminal
-    with Progress(*columns, console=notes, transient=True, disable=hidden) as progress:
-        task = progress.add_task(what, total=None, done="")
-
-        def watch(done: int, total: int, rounds_done: int, rounds_total: int) -> None:
-            progress.update(task, completed=rounds_done, total=rounds_total, done=f"{done} of {total} runs")
-
-        try:
-            yield watch
-        except KeyboardInterrupt:
-            notes.print("\nstopped; the same command goes on with what is missing")
-            raise
 
 
 def printable(text: str) -> str:

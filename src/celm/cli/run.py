@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import closing
+from enum import StrEnum
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,12 +16,17 @@ from rich.text import Text
 
 from celm.base.errors import CelmError
 from celm.cli import options
-from celm.cli.output import Format, console, notes, print_json, printable
+from celm.cli.output import Format, console, notes, print_json, printable, warn
 from celm.federation.folder import Folder
 from celm.federation.place import default_place
 
 if TYPE_CHECKING:
     from celm.federation.run import Run
+
+
+class Engine(StrEnum):
+    local = "local"
+    flower = "flower"
 
 
 def command(
@@ -34,7 +43,13 @@ def command(
     seed: options.Seed = None,
     participation: options.Participation = None,
     observe: options.Observe = None,
+    evidence: options.Evidence = None,
+    reprobe: options.Reprobe = None,
     preset: options.Preset = None,
+    engine: Annotated[
+        Engine,
+        typer.Option(help="Who runs the clients: this machine, or Flower's simulation. Changes no result."),
+    ] = Engine.local,
     workers: options.Workers = None,
     device: options.Device = None,
     out: Annotated[
@@ -42,6 +57,7 @@ def command(
     ] = None,
     resume: Annotated[Path | None, typer.Option(help="Go on with the run in this folder.")] = None,
     settings: options.Settings = None,
+    log: options.Logs = None,
     format: Annotated[Format, typer.Option(help="text for people, json for machines.")] = Format.text,
 ) -> None:
     """Run a federation and say who contributed what.
@@ -58,8 +74,13 @@ def command(
 
       celm run my.toml --rule fedavg --out runs/baseline
 
+      celm run --engine flower                             the same clients on nodes of Flower's simulation
+
       celm run --resume runs/baseline
+
+      celm run --log tensorboard:logs                      and watch it by: tensorboard --logdir logs
     """
+    targets = options.log_targets(log)
     given = {
         "dataset": dataset,
         "split": split,
@@ -71,30 +92,43 @@ def command(
         "seed": seed,
         "participation": participation,
         "observe": observe,
+        "evidence": evidence,
+        "reprobe": reprobe,
         "device": device,
     }
+    if engine is Engine.flower and find_spec("flwr") is None:
+        raise CelmError("--engine flower needs Flower", "pip install 'celm[flower]'")
     if resume is not None:
         if file or out or settings or preset or any(value is not None for value in given.values()):
             raise CelmError(
-                "--resume takes its settings from the run folder", "only --workers and --format go with it"
+                "--resume takes its settings from the run folder",
+                "only --engine, --workers, --log and --format go with it",
             )
         folder = Folder.open(resume)
     else:
         experiment = options.experiment_from(file, {**given, "workers": workers}, settings, preset)
         folder = Folder.create(out or default_place(experiment), experiment, claimed=out is None)
+    from celm.report.loggers import Log
+
+    log_to = targets if folder.result() is None else []
+    after = len(folder.records()) if log_to else 0
     played = False
 
     def note(done: int, total: int, record: dict[str, Any]) -> None:
         nonlocal played
         played = True
         watch(done, total, record)
+        logged.round(record)
 
-    with progress_bar(folder, quiet=format is Format.json) as watch:
+    with (
+        progress_bar(folder, quiet=format is Format.json) as watch,
+        closing(Log(log_to, folder.path, warn, after)) as logged,
+    ):
         try:
             # The folder is there with its settings; only now comes what takes time.
-            from celm.engines.launch import carry_out
-
-            finished = carry_out(folder, note, workers)
+            finished = engine_of(engine)(folder, note, workers)
+            if played:
+                logged.end(finished)
         except KeyboardInterrupt:
             notes.print(
                 f"\nstopped; go on with: celm run --resume {escape(str(folder.path))}", soft_wrap=True
@@ -108,6 +142,17 @@ def command(
         print_json(finished.metrics)
     else:
         show(finished)
+
+
+def engine_of(engine: Engine) -> Callable[..., Run]:
+    """What carries out a run; imported now, as it takes time."""
+    if engine is Engine.flower:
+        from celm.flower.engine import carry_out as in_flower
+
+        return in_flower
+    from celm.engines.launch import carry_out
+
+    return carry_out
 
 
 class progress_bar:  # noqa: N801 - used as a context manager, as a verb

@@ -2,36 +2,61 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.markup import escape
 
 from celm.base.errors import CelmError
 from celm.base.files import dump_json, write_text
-from celm.cli.output import Format, console, grid_progress, print_json
+from celm.cli import options
+from celm.cli.grid_view import grid_view, with_logs
+from celm.cli.output import Format, console, print_json
 from celm.cli.tables import comparison_table
+
+if TYPE_CHECKING:
+    from celm.study.processes import Processes
+    from celm.study.ray_pool import RayPool
+
+
+class Pool(StrEnum):
+    local = "local"
+    ray = "ray"
 
 
 def command(
-    name: Annotated[str, typer.Argument(help="A study's name; see `celm list studies`.")],
+    name: Annotated[
+        str, typer.Argument(help="A study's name (`celm list studies`), or the .toml file of your own.")
+    ],
     scale: Annotated[
         str, typer.Option(help="paper, quick (real data, fewer rounds) or smoke (seconds).")
     ] = "paper",
     only: Annotated[
         str, typer.Option(help="A part, as in 'dataset=fashion_mnist split=pls method=celm'.")
     ] = "",
-    workers: Annotated[int | None, typer.Option(help="Runs at a time; one a core by default.")] = None,
+    workers: Annotated[int | None, typer.Option(min=1, help="Runs at a time; one a core by default.")] = None,
+    pool: Annotated[
+        Pool, typer.Option(help="Where the runs go: this machine, or a Ray cluster.")
+    ] = Pool.local,
+    address: Annotated[
+        str | None, typer.Option(help="The Ray cluster; by default the one Ray finds, or starts here.")
+    ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only say what would be run, and how long.")
     ] = False,
     out: Annotated[Path | None, typer.Option(help="Folder; studies/NAME-SCALE by default.")] = None,
+    log: options.Logs = None,
     format: Annotated[Format, typer.Option(help="text for people, json for machines.")] = Format.text,
 ) -> None:
     """Fill a table of the paper: ours, the paper's and the difference.
 
     Killed or stopped, the same command goes on with what is missing; a run in the middle goes on from its last round.
+    Started several times at once, on one machine or on a file system that many share, the processes share the work.
+
+    With --pool ray the runs go to a Ray cluster, whose nodes need celm and the datasets but no common file system:
+    a run's folder travels there and comes home every few seconds.
 
     [bold]Examples[/bold]
 
@@ -39,9 +64,10 @@ def command(
 
       celm study maverick --only dataset=fashion_mnist --workers 2
 
+      celm study main --pool ray --address auto
+
       celm study main --dry-run
     """
-    from celm.engines.choice import available_cores
     from celm.study.costs import expected_cost
     from celm.study.declaration import load_study
     from celm.study.grid import run_grid
@@ -50,25 +76,32 @@ def command(
     from celm.study.scales import Scale
     from celm.study.table import save_table
 
-    study = load_study(name)
+    study, targets = load_study(name), options.log_targets(log)
+    if address is not None and pool is Pool.local:
+        raise CelmError("--address goes with --pool ray")
     if scale not in list(Scale):
         raise CelmError(f"--scale: '{scale}' is none of {', '.join(Scale)}")
     size = Scale(scale)
-    place = out or Path("studies") / f"{name}-{scale}"
+    place = out or Path("studies") / f"{study.name}-{scale}"
     cells = study_cells(study, size, place, only)
     if dry_run:
         cost = expected_cost(list(cells.values()))
         if format is Format.json:
-            print_json({"study": name, "scale": scale, **cost})
+            print_json({"study": study.name, "scale": scale, **cost})
         else:
             console().print(f"{escape(study.title)}: {cost['runs']} runs, {cost['done']} of them done")
             console().print(f"about {cost['hours']:.2f} hours on one core")
         return
-    with grid_progress(name, quiet=format is Format.json) as watch:
-        results = run_grid(list(cells.values()), workers or available_cores(), watch)
+    with grid_view(study.name, quiet=format is Format.json) as watch:
+        results = run_grid(
+            list(cells.values()), lambda: make_pool(pool, workers, address), with_logs(watch, targets)
+        )
     outcomes = dict(zip(cells, results, strict=True))
     table = study_table(study, outcomes, size)
     save_table(table, place)
+    times = study_table(study, outcomes, size, wall_clock=True)
+    if times.rows:
+        save_table(times, place, "times")
     errors = {"-".join(map(str, key)): outcome.error for key, outcome in outcomes.items() if outcome.error}
     write_text(place / "errors.json", dump_json(errors, indent=2) + "\n")
     if study.ground_truth:
@@ -77,17 +110,30 @@ def command(
         print_json(
             {
                 "folder": str(place.resolve()),
-                "study": name,
+                "study": study.name,
                 "scale": scale,
                 **table.to_json(),
+                **({"times": times.to_json()["cells"]} if times.rows else {}),
                 "errors": errors,
             }
         )
     else:
         console().print(comparison_table(table))
+        if times.rows:
+            console().print(comparison_table(times))
         if study.about:
             console().print(study.about, style="dim")
         console().print(f"folder: {escape(str(place))}", soft_wrap=True)
     if errors:
         first = next(iter(errors.items()))
         raise CelmError(f"{len(errors)} of {len(outcomes)} runs failed, the first {first[0]}: {first[1]}")
+
+
+def make_pool(kind: Pool, size: int | None, address: str | None) -> Processes | RayPool:
+    if kind is Pool.ray:
+        from celm.study.ray_pool import RayPool
+
+        return RayPool(size, address)
+    from celm.study.processes import Processes
+
+    return Processes(size)

@@ -12,6 +12,7 @@ from rich.text import Text
 from celm.cli.output import printable
 
 if TYPE_CHECKING:
+    from celm.auditing.result import Audit
     from celm.federation.run import Run
     from celm.study.table import Table as StudyTable
 
@@ -60,6 +61,31 @@ def contribution_table(run: Run, title: str) -> Table:
         held = metrics["counts"].get(client, [])
         row += [heat_strip(held, largest), Text(str(sum(held)))]
         table.add_row(*row)
+    return table
+
+
+def audit_table(found: Audit) -> Table:
+    """Client x (score and its standard error, weight, z-score, evidence by class, sole holdings); red if flagged."""
+    table = Table(title="contribution audit", title_justify="left", title_style="bold", header_style="bold")
+    table.add_column("client", overflow="fold")
+    for heading in ("score", "± probe", "weight", "z-score"):
+        table.add_column(heading, justify="right")
+    table.add_column("evidence by class", overflow="fold")
+    table.add_column("sole holder of", overflow="fold")
+    strongest = max((max(row) for row in found.evidence.values()), default=0.0)
+    for client, score in found.scores.items():
+        error = found.probe_standard_errors[client]
+        sole = ", ".join(name for name, holder in found.sole_holders.items() if holder == client)
+        table.add_row(
+            Text(printable(client)),
+            Text(f"{100 * score:.1f} %"),
+            Text("–" if error is None else f"{100 * error:.2f} %"),
+            Text(f"{100 * found.weights[client]:.1f} %"),
+            Text(f"{found.z_scores[client]:.2f}"),
+            heat_strip(found.evidence[client], strongest),
+            Text(printable(sole) or "–"),
+            style="red" if client in found.flags else None,
+        )
     return table
 
 

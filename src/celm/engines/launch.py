@@ -22,12 +22,15 @@ from celm.federation import checkpoint
 from celm.federation.assembly import Federation, assemble, resolve
 from celm.federation.experiment import Experiment
 from celm.federation.folder import Folder
+from celm.federation.jobs import Engine
 from celm.federation.place import default_place
 from celm.federation.rounds import State, play
 from celm.federation.run import Run, summary
 
 Watch = Callable[[int, int, dict[str, Any]], None]
 """Called after every round with its number, the number of rounds, and its record."""
+Hire = Callable[[Federation, int], Engine]
+"""Gives the engine for a federation and a number of rounds."""
 
 
 def run(experiment: Experiment, out: str | Path | None = None, watch: Watch | None = None) -> Run:
@@ -42,31 +45,46 @@ def resume(path: str | Path, watch: Watch | None = None) -> Run:
     return carry_out(Folder.open(Path(path)), watch)
 
 
-def carry_out(folder: Folder, watch: Watch | None = None, workers: int | None = None) -> Run:
-    """Do what is left of the run in `folder`. `workers` overrides the settings: it changes no result."""
+def carry_out(
+    folder: Folder,
+    watch: Watch | None = None,
+    workers: int | None = None,
+    hire: Hire | None = None,
+) -> Run:
+    """Do what is left of the run in `folder`. Neither `workers`, which overrides the settings, nor who `hire`
+    gives to run the clients changes any result."""
     if folder.result() is not None:
         return Run.read(folder)
     with folder.locked():
-        folder.sweep()
-        try:
-            experiment = resolve(folder.settings())
-            folder.write_settings(experiment)
-            torch.set_num_threads(experiment.run.threads)
-            federation = assemble(experiment)
-        except CelmError:
-            if folder.fresh:
-                folder.discard()  # nothing was done yet: leave nothing behind
-            raise
-        if workers is not None:
-            federation = with_workers(federation, workers)
-        state = checkpoint.restore(folder, federation)
-        note_start(folder)
-        if state.number < federation.rounds:
-            with closing(engine_for(federation, federation.rounds - state.number)) as engine:
-                while state.number < federation.rounds:
-                    state = step(folder, federation, state, engine, watch)
-        finish(folder, federation, state)
+        return go_on(folder, watch, workers, hire)
+
+
+def go_on(
+    folder: Folder, watch: Watch | None = None, workers: int | None = None, hire: Hire | None = None
+) -> Run:
+    """The same, for who holds the lock of `folder` already."""
+    if folder.result() is not None:  # another process ended it meanwhile
         return Run.read(folder)
+    folder.sweep()
+    try:
+        experiment = resolve(folder.settings())
+        folder.write_settings(experiment)
+        torch.set_num_threads(experiment.run.threads)
+        federation = assemble(experiment)
+    except CelmError:
+        if folder.fresh:
+            folder.discard()  # nothing was done yet: leave nothing behind
+        raise
+    if workers is not None:
+        federation = with_workers(federation, workers)
+    state = checkpoint.restore(folder, federation)
+    note_start(folder)
+    if state.number < federation.rounds:
+        with closing((hire or engine_for)(federation, federation.rounds - state.number)) as engine:
+            while state.number < federation.rounds:
+                state = step(folder, federation, state, engine, watch)
+    finish(folder, federation, state)
+    return Run.read(folder)
 
 
 def step(folder: Folder, federation: Federation, state: State, engine: Any, watch: Watch | None) -> State:
@@ -76,7 +94,8 @@ def step(folder: Folder, federation: Federation, state: State, engine: Any, watc
     if played.inputs is not None:
         about = {"round": played.state.number}
         write_tensors(folder.path / "probes.safetensors", dict(played.inputs), about)
-    folder.add_round(played.record, {"seconds": round(seconds, 6)})
+    times = {"seconds": round(seconds, 6), "server_seconds": round(played.server_seconds, 6)}
+    folder.add_round(played.record, times)
     checkpoint.save(folder, federation, played.state)
     if watch:
         watch(played.state.number, federation.rounds, played.record)

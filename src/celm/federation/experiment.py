@@ -203,6 +203,7 @@ class Experiment(Table):
 
     @classmethod
     def read(cls, path: Path) -> Experiment:
+        """From a TOML file."""
         return cls.parse(read_toml(path))
 
     def tables(self) -> dict[str, Any]:
@@ -210,6 +211,7 @@ class Experiment(Table):
         return self.model_dump(mode="json", exclude_none=True)
 
     def to_toml(self) -> str:
+        """Everything that is set, as a file that `celm run` takes."""
         return tomli_w.dumps(self.tables())
 
     @property
@@ -248,11 +250,15 @@ def assign(tables: dict[str, Any], assignment: str) -> None:
         raise CelmError(f"'{assignment}' is not a setting", "write TABLE.KEY=VALUE, as in split.alpha=0.05")
     if table not in Experiment.model_fields:
         raise CelmError(f"unknown setting '{path.strip()}'", nearest(table, Experiment.model_fields))
+    put(tables, table, key, value_of(text))
+
+
+def value_of(text: str) -> Any:
+    """A value written as in TOML; plain text where it is not."""
     try:
-        value = tomllib.loads(f"value = {text}")["value"]
+        return tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
-        value = text.strip()
-    put(tables, table, key, value)
+        return text.strip()
 
 
 def put(tables: dict[str, Any], table: str, key: str, value: Any) -> None:

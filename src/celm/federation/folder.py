@@ -34,6 +34,10 @@ if TYPE_CHECKING:
 KEPT_CHECKPOINTS = 2
 
 
+class InUseError(CelmError):
+    """Another process holds the folder."""
+
+
 class Folder:
     def __init__(self, path: Path, fresh: bool = False, made: bool = False) -> None:
         self.path = path
@@ -80,11 +84,21 @@ class Folder:
             try:
                 lock.acquire(timeout=0)
             except Timeout as error:
-                raise CelmError(f"{self.path} is in use by another process") from error
+                raise InUseError(f"{self.path} is in use by another process") from error
         try:
             yield
         finally:
             lock.release()
+
+    def in_use(self) -> bool:
+        """Whether another process holds it just now."""
+        if not (self.path / "run.lock").exists():
+            return False
+        try:
+            with self.locked():
+                return False
+        except InUseError:
+            return True
 
     def write_settings(self, experiment: Experiment) -> None:
         write_text(self.path / "settings.toml", experiment.to_toml())

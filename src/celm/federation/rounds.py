@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -53,6 +54,8 @@ class Played:
     state: State
     record: dict[str, Any]
     inputs: Mapping[str, Tensor] | None
+    server_seconds: float
+    """What filtering, weighing and merging took, watching rules included; no part of the record, which repeats."""
 
 
 def begin(federation: Federation) -> State:
@@ -82,6 +85,7 @@ def play(federation: Federation, state: State, engine: Engine) -> Played:
     record: dict[str, Any] = {"round": number, "lr": rate, "clients": present, "excluded": excluded}
 
     after, inputs = state, None
+    started = time.perf_counter()
     record |= {"weights": {}, "standing": None, "scores": None, "evidence": None, "diagnostics": {}}
     if usable:
         held_out = federation.experiment.run.validation
@@ -100,6 +104,7 @@ def play(federation: Federation, state: State, engine: Engine) -> Played:
             },
         )
         after, inputs = aggregate(federation, state, round, record)
+    server_seconds = time.perf_counter() - started
 
     state = replace(
         after,
@@ -112,7 +117,7 @@ def play(federation: Federation, state: State, engine: Engine) -> Played:
     last = number == federation.rounds
     if last or number % federation.experiment.run.evaluate_every == 0:
         record |= evaluate(federation, state, engine, last)
-    return Played(state, record, inputs)
+    return Played(state, record, inputs, server_seconds)
 
 
 def aggregate(
@@ -167,8 +172,15 @@ def participants(federation: Federation, number: int) -> list[str]:
     fraction = federation.experiment.run.participation
     if fraction == 1:
         return list(clients)
-    count = max(1, round(fraction * len(clients)))
-    rng = np.random.default_rng(derive(federation.facts.seed, "participation", number))
+    return drawn(clients, max(1, round(fraction * len(clients))), federation.facts.seed, number)
+
+
+def drawn(clients: Sequence[str], count: int, seed: int, number: int, attempt: int = 0) -> list[str]:
+    """`count` of the clients, in the order given; another attempt at the same round draws anew."""
+    if count >= len(clients):
+        return list(clients)
+    again = (attempt,) if attempt else ()
+    rng = np.random.default_rng(derive(seed, "participation", number, *again))
     return [clients[i] for i in sorted(rng.choice(len(clients), count, replace=False))]
 
 

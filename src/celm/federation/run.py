@@ -94,6 +94,7 @@ class Run:
 
     @property
     def accuracy(self) -> float:
+        """On the test data, after the last round."""
         accuracy: float = self.metrics["accuracy"]
         return accuracy
 

@@ -16,8 +16,10 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
+from torch.optim.adam import adam
 
 from celm.base.randomness import generator
+from celm.method.calibration import Calibration, calibrate, common_noise, together
 from celm.method.stacking import Forward, Stack, forward_of
 
 # What `nn.Module` itself keeps and what makes no difference to the forward pass; the rest are a model's settings.
@@ -39,6 +41,8 @@ class Probe:
 
     logits: Tensor
     inputs: Tensor
+    calibration: Calibration | None = None
+    """Of a calibrated probe: what its logits are in units of."""
 
 
 @torch.inference_mode(False)  # of the caller, within which nothing can be differentiated
@@ -52,13 +56,15 @@ def probe(
     l2: float = 1e-3,
     chunk: int | None = None,
     seed: int = 0,
+    calibrated: bool = False,
 ) -> Probe:
     """Maximise each class logit of each model.
 
     `models` are M classifiers, or a `Stack` of M states of one architecture. They are probed in eval mode and
     come back as they were: parameters, gradients, training flags. `inputs` is where to start: a tensor
     `[M, K, *shape]`, or just the shape of one input, which draws noise from `seed`. `classes` is K, or the
-    class indices to probe. `chunk` bounds memory: at most so many (model, class) pairs at a time.
+    class indices to probe. `chunk` bounds memory: at most so many (model, class) pairs at a time. `calibrated`
+    raises logits in units of their spread on noise (celm.method.calibration).
 
     >>> model = nn.Linear(3, 2)
     >>> found = probe([model], (3,), 2, steps=5)
@@ -79,19 +85,24 @@ def probe(
         expected = f"[{count}, {len(targets)}, ...]"
         raise ValueError(f"inputs must have shape {expected}, not {tuple(start.shape)}")
 
+    shape = tuple(start.shape[2:])
     logits = torch.empty(count, len(targets))
     found = torch.empty_like(start, dtype=torch.float32)
     pairs = chunk or count * len(targets)
     at_once = max(1, min(len(targets), pairs))  # classes of one model
     several = max(1, pairs // len(targets))  # models
     first = 0
+    calibrations: list[Calibration] = []
     for stack in stacks:
         device = next(iter(stack.states[0].values())).device
         with frozen(stack.module):
             for offset in range(0, len(stack), several):
                 part = stack[offset : offset + several]
                 rows = slice(first + offset, first + offset + len(part))
-                forward = forward_of(part, tuple(start.shape[2:]))
+                forward = forward_of(part, shape)
+                if calibrated:
+                    calibrations.append(calibrate(forward, common_noise(seed, len(part), shape).to(device)))
+                    forward = calibrations[-1].applied(forward)
                 for left in range(0, len(targets), at_once):
                     columns = slice(left, left + at_once)
                     wanted = torch.tensor(targets[columns], device=device)
@@ -99,25 +110,35 @@ def probe(
                     logits[rows, columns] = ascend(forward, x, wanted, steps, lr, l2).cpu()
                     found[rows, columns] = x.to(found.device)
         first += len(stack)
-    return Probe(logits, found)
+    return Probe(logits, found, together(calibrations, targets) if calibrated else None)
 
 
+@torch.no_grad()
 def ascend(forward: Forward, x: Tensor, targets: Tensor, steps: int, lr: float, l2: float) -> Tensor:
     """Raise the logit `targets[j]` of every `x[m, j]`, in place; returns the logits `[m, j]` reached."""
+    moments, squares, count = torch.zeros_like(x), torch.zeros_like(x), torch.zeros((), device=x.device)
+    for _ in range(steps):
+        # Fused Adam reads a gradient in the memory order of the parameter.
+        slope = forward.slope(x, targets).contiguous()
+        # For Adam that maximises, weight decay 2λ is the gradient of -λ||x||², at no cost of its own.
+        adam(
+            [x],
+            [slope],
+            [moments],
+            [squares],
+            [],
+            [count],
+            amsgrad=False,
+            beta1=0.9,
+            beta2=0.999,
+            lr=lr,
+            weight_decay=2 * l2,
+            eps=1e-8,
+            maximize=True,
+            fused=True,
+        )
     wanted = targets.view(1, -1, 1).expand(x.shape[0], -1, 1)
-    # For Adam that maximises, weight decay 2λ is the gradient of -λ||x||², at no cost of its own.
-    adam = torch.optim.Adam([x], lr=lr, betas=(0.9, 0.999), weight_decay=2 * l2, maximize=True, fused=True)
-    with torch.enable_grad():
-        x.requires_grad_(True)
-        x.grad = torch.empty_like(x)
-        for _ in range(steps):
-            raised = forward(x).gather(2, wanted).sum()
-            # Copied, because the fused optimiser reads gradients in the memory order of the parameter.
-            x.grad.copy_(torch.autograd.grad(raised, x)[0])
-            adam.step()
-    x.requires_grad_(False)
-    with torch.no_grad():
-        return forward(x).gather(2, wanted).squeeze(2)
+    return forward(x).gather(2, wanted).squeeze(2)
 
 
 def noise(seed: int, models: int, classes: int, shape: tuple[int, ...]) -> Tensor:

@@ -22,7 +22,24 @@ from torch import Tensor, fx, nn
 from torch.func import functional_call, vmap
 from torch.nn import functional as F
 
-Forward = Callable[[Tensor], Tensor]
+Function = Callable[[Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class Forward:
+    """The logits of a stack as a function of its inputs, and how they change with them."""
+
+    logits: Function
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self.logits(x)
+
+    def slope(self, x: Tensor, targets: Tensor) -> Tensor:
+        """The gradient of Σ_mj forward(x)[m, j, targets[j]] by x `[M, k, *shape]`."""
+        wanted = targets.view(1, -1, 1).expand(x.shape[0], -1, 1)
+        with torch.enable_grad():
+            followed = x.detach().requires_grad_(True)
+            return torch.autograd.grad(self(followed).gather(2, wanted).sum(), followed)[0]
 
 
 @dataclass(frozen=True)
@@ -83,7 +100,7 @@ def mapped(stack: Stack) -> Forward:
         return logits_of(functional_call(stack.module, state, (x,)))
 
     several: Callable[..., Tensor] = vmap(one)
-    return lambda x: several(tensors, x.clone())  # a copy, since a model may write over its input
+    return Forward(lambda x: several(tensors, x.clone()))  # a copy, since a model may write over its input
 
 
 def looped(stack: Stack) -> Forward:
@@ -94,7 +111,7 @@ def looped(stack: Stack) -> Forward:
         outputs = [functional_call(stack.module, state, (x[m].clone(),)) for m, state in enumerate(states)]
         return torch.stack([logits_of(output) for output in outputs])
 
-    return forward
+    return Forward(forward)
 
 
 # --- plain chains of layers ---------------------------------------------------------------------------------
@@ -175,8 +192,11 @@ def plain(stack: Stack, shape: tuple[int, ...]) -> Forward | None:
     layers = chain(stack.module)
     if layers is None or any(type(layer) not in KNOWN for _, layer in layers):
         return None
+    linear_only = linear_stack(stack, layers, shape)
+    if linear_only is not None:
+        return linear_only
     form = "rows" if len(shape) == 1 else "unflattened"
-    steps: list[Forward] = []
+    steps: list[Function] = []
     for name, layer in layers:
         if (
             isinstance(layer, (nn.Conv2d, nn.BatchNorm2d, *POOLING))
@@ -214,10 +234,62 @@ def plain(stack: Stack, shape: tuple[int, ...]) -> Forward | None:
             x = step(x)
         return x
 
-    return forward
+    return Forward(forward)
 
 
-def out_of_place(layer: nn.Module) -> Forward:
+@dataclass(frozen=True)
+class LinearStack(Forward):
+    """Linear layers with a ReLU between each two, whose slope is written out: it needs no autograd and no logits.
+
+    weights[l] is `[M, in, out]`, offsets[l] `[M, 1, out]`.
+    """
+
+    weights: Sequence[Tensor]
+    offsets: Sequence[Tensor]
+
+    @torch.no_grad()
+    def slope(self, x: Tensor, targets: Tensor) -> Tensor:
+        hidden: list[Tensor] = []
+        last = x.flatten(2)
+        for weight, offset in zip(self.weights[:-1], self.offsets[:-1], strict=True):
+            last = torch.baddbmm(offset, last, weight).relu_()
+            hidden.append(last)
+        error = self.weights[-1].index_select(2, targets).transpose(1, 2)
+        for weight, layer in zip(reversed(self.weights[:-1]), reversed(hidden), strict=True):
+            error = torch.bmm(torch.ops.aten.threshold_backward(error, layer, 0), weight.transpose(1, 2))
+        return error.view(x.shape)
+
+
+def linear_stack(
+    stack: Stack, layers: Sequence[tuple[str, nn.Module]], shape: tuple[int, ...]
+) -> LinearStack | None:
+    """The stack as such, if it is nothing but that."""
+    if layers and type(layers[0][1]) is nn.Flatten:
+        first = layers[0][1]
+        layers = layers[1:] if (first.start_dim, first.end_dim) == (1, -1) else []
+    elif len(shape) > 1:
+        return None
+    linears, between = layers[::2], layers[1::2]
+    if (
+        len(linears) != len(between) + 1
+        or any(type(layer) is not nn.Linear or layer.bias is None for _, layer in linears)
+        or any(type(layer) is not nn.ReLU for _, layer in between)
+    ):
+        return None
+    prefixes = [f"{name}." if name else "" for name, _ in linears]
+    weights = [stack.stacked(f"{prefix}weight").transpose(1, 2) for prefix in prefixes]
+    offsets = [stack.stacked(f"{prefix}bias").unsqueeze(1) for prefix in prefixes]
+
+    def logits(x: Tensor) -> Tensor:
+        x = x.flatten(2)
+        for weight, offset in zip(weights[:-1], offsets[:-1], strict=True):
+            x = torch.baddbmm(offset, x, weight).relu()
+        return torch.baddbmm(offsets[-1], x, weights[-1])
+
+    return LinearStack(logits, weights, offsets)
+
+
+def out_of_place(layer: nn.Module) -> Function:
     """The activation, never writing over the probe's own inputs."""
     if getattr(layer, "inplace", False):
         return lambda x: layer(x.clone())
@@ -230,11 +302,11 @@ def images_of(x: Tensor) -> Tensor:
     return images.contiguous(memory_format=torch.channels_last)
 
 
-def rows_of(count: int) -> Forward:
+def rows_of(count: int) -> Function:
     return lambda x: x.reshape(x.shape[0], count, -1).transpose(0, 1)
 
 
-def linear(stack: Stack, name: str, layer: nn.Linear) -> Forward:
+def linear(stack: Stack, name: str, layer: nn.Linear) -> Function:
     prefix = f"{name}." if name else ""
     weight = stack.stacked(f"{prefix}weight").transpose(1, 2)
     if layer.bias is None:
@@ -243,7 +315,7 @@ def linear(stack: Stack, name: str, layer: nn.Linear) -> Forward:
     return lambda x: torch.baddbmm(offset, x, weight)
 
 
-def convolution(stack: Stack, name: str, layer: nn.Conv2d) -> Forward:
+def convolution(stack: Stack, name: str, layer: nn.Conv2d) -> Function:
     weight = torch.cat([state[f"{name}.weight"].detach() for state in stack.states])
     weight = weight.contiguous(memory_format=torch.channels_last)
     offset = None
@@ -264,5 +336,5 @@ def batch_norm(stack: Stack, name: str, layer: nn.BatchNorm1d | nn.BatchNorm2d) 
     return scale, shift
 
 
-def scaled(scale: Tensor, shift: Tensor) -> Forward:
+def scaled(scale: Tensor, shift: Tensor) -> Function:
     return lambda x: x * scale + shift

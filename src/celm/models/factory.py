@@ -20,6 +20,14 @@ from celm.method.stacking import logits_of
 def build_own(name: str, options: Mapping[str, Any], input_shape: tuple[int, ...], classes: int) -> nn.Module:
     """Import, call and try the factory; whatever goes wrong is one line that says what."""
     with working_folder_importable():
+        module = make_own(name, options, input_shape, classes)
+        plain = try_out(module, name, input_shape, classes)
+    return module if plain else LogitsOnly(module)
+
+
+def make_own(name: str, options: Mapping[str, Any], input_shape: tuple[int, ...], classes: int) -> nn.Module:
+    """What the factory returns, untried."""
+    with working_folder_importable():
         factory = find_factory(name)
         keywords = arguments(factory, name, options, {"input_shape": input_shape, "classes": classes})
         try:
@@ -28,10 +36,9 @@ def build_own(name: str, options: Mapping[str, Any], input_shape: tuple[int, ...
             raise
         except Exception as error:
             raise CelmError(f"model '{name}' failed: {one_line(error)}") from error
-        if not isinstance(module, nn.Module):
-            raise CelmError(f"model '{name}' returned {type(module).__name__}, not an nn.Module")
-        plain = try_out(module, name, input_shape, classes)
-    return module if plain else LogitsOnly(module)
+    if not isinstance(module, nn.Module):
+        raise CelmError(f"model '{name}' returned {type(module).__name__}, not an nn.Module")
+    return module
 
 
 class LogitsOnly(nn.Module):

@@ -7,7 +7,9 @@
     always:                       w_g(t) = Σ_i c_i(t) w_i
 
 Probes start from Gaussian noise, then from where the last round's probe of the same model ended. While it
-warms up, clients keep their own heads.
+warms up, clients keep their own heads. With `reprobe`, clients are looked at again after the freeze, and one that has
+stopped working has no weight until it works again (celm.method.movement); the weights of the others keep their
+proportions.
 """
 
 from __future__ import annotations
@@ -21,10 +23,12 @@ from pydantic import Field
 from torch import Tensor
 
 from celm.base.names import in_order
+from celm.method.calibration import calibrated_evidence
 from celm.method.evidence import bias, evidence, scores, unreadable
-from celm.method.probe import model_noise, probe
+from celm.method.movement import idle, movement
+from celm.method.probe import Probe, model_noise, probe
 from celm.method.stacking import Stack
-from celm.method.weights import Weights, warmup_rounds
+from celm.method.weights import Weights, normalised, warmup_rounds
 from celm.rules.exchange import Round
 from celm.rules.rule import Facts, Rule, Weighing
 
@@ -36,6 +40,8 @@ class Evidence:
     weights: Weights = field(default_factory=Weights)
     inputs: Mapping[str, Tensor] = field(default_factory=dict)
     global_inputs: Tensor | None = None
+    idle: tuple[str, ...] = ()
+    """Who had stopped working when last looked at."""
 
 
 @dataclass(frozen=True)
@@ -54,8 +60,14 @@ class Celm(Rule[Evidence]):
     """Whether the global model's level is taken off; without it evidence is max(0, u)."""
     share_by: Literal["class", "all"] = "class"
     """Shares of each class, averaged, or one share of all evidence."""
+    evidence: Literal["paper", "calibrated"] = "paper"
+    """The paper's, or one that scaling a model cannot raise (celm.method.calibration), where `debias` has no part."""
     warm_start: bool = True
     """Whether a probe begins where the last one of the same model ended, or from noise again."""
+
+    reprobe: Annotated[str, Field(pattern=r"^(never|every:[1-9]\d{0,5}|on-drift)$")] = "never"
+    """When to look again at who still works: `every:10` rounds after the freeze, with a fresh probe of the global
+    model; `on-drift` in every round with the last probe, and with a fresh one where somebody seems to have stopped."""
 
     def local_heads(self, rounds: int) -> int:
         return self.warmup or warmup_rounds(rounds, self.fraction)
@@ -65,9 +77,7 @@ class Celm(Rule[Evidence]):
 
     def weigh(self, state: Evidence, federation: Facts, round: Round) -> Weighing[Evidence]:
         if round.number > self.local_heads(federation.rounds):
-            weights = state.weights.knowing(round.clients)
-            state = replace(state, weights=weights)
-            return Weighing(state, weights=weights.among(round.clients), standing=weights.of)
+            return self.after_warmup(state, federation, round)
 
         names = in_order(round.clients)
         models = [round.start, *(round.updates[name].model for name in names)]
@@ -83,9 +93,10 @@ class Celm(Rule[Evidence]):
             lr=how.lr,
             l2=how.l2,
             chunk=how.chunk,
+            seed=federation.seed,
+            calibrated=self.evidence == "calibrated",
         )
-        reference = found.logits[0] if self.debias else torch.zeros_like(found.logits[0])
-        Q = evidence(found.logits[1:], reference)
+        Q = self.evidence_of(found)
         # All classes as one: the share of a client is then that of its evidence in everybody's.
         counted = Q if self.share_by == "class" else Q.sum(dim=1, keepdim=True)
         score = dict(zip(names, scores(counted).tolist(), strict=True))
@@ -93,7 +104,9 @@ class Celm(Rule[Evidence]):
         lost = unreadable(found.logits[1:]).tolist()
         weights = state.weights.smoothed(score, self.beta)
         ended = dict(zip(names, found.inputs[1:], strict=True))
-        state = Evidence(weights, {**state.inputs, **ended}, found.inputs[0])
+        state = replace(
+            state, weights=weights, inputs={**state.inputs, **ended}, global_inputs=found.inputs[0]
+        )
         return Weighing(
             state,
             weights=weights.among(names),
@@ -106,6 +119,62 @@ class Celm(Rule[Evidence]):
                 "unreadable": [name for name, bad in zip(names, lost, strict=True) if bad],
             },
         )
+
+    def after_warmup(self, state: Evidence, federation: Facts, round: Round) -> Weighing[Evidence]:
+        """After the warm-up: weights stay, but for clients that do not work."""
+        state = replace(state, weights=state.weights.knowing(round.clients))
+        after = round.number - self.local_heads(federation.rounds)
+        moved: dict[str, float] = {}
+        every = int(self.reprobe.removeprefix("every:")) if self.reprobe.startswith("every:") else None
+        if every is not None and after % every == 0:
+            state, moved = self.look(state, federation, round, fresh=True)
+        elif self.reprobe == "on-drift":
+            state, moved = self.look(state, federation, round, fresh=False)
+            if state.idle:
+                state, moved = self.look(state, federation, round, fresh=True)
+        active = [name for name in round.clients if name not in state.idle] or round.clients
+        weights = {**dict.fromkeys(round.clients, 0.0), **state.weights.among(active)}
+        standing = normalised(
+            {name: 0.0 if name in state.idle else weight for name, weight in state.weights.of.items()}
+        )
+        diagnostics = {"idle": list(state.idle), "movement": moved} if self.reprobe != "never" else {}
+        return Weighing(state, weights=weights, standing=standing, diagnostics=diagnostics)
+
+    def look(
+        self, state: Evidence, federation: Facts, round: Round, fresh: bool
+    ) -> tuple[Evidence, dict[str, float]]:
+        """Who of the present has stopped working, and how far each moved; the absent stay as they were."""
+        inputs = start(federation, "", state.global_inputs)
+        how = federation.probe
+        if fresh:
+            stack = Stack(federation.module, [round.start])
+            inputs = probe(
+                stack,
+                inputs[None],
+                federation.classes,
+                steps=how.steps,
+                lr=how.lr,
+                l2=how.l2,
+                chunk=how.chunk,
+            ).inputs[0]
+        names = in_order(round.clients)
+        moved = movement(
+            Stack(federation.module, [round.delivered[name].model for name in names]),
+            Stack(federation.module, [round.updates[name].model for name in names]),
+            inputs,
+            federation.seed,
+        )
+        stopped = {name for name, still in zip(names, idle(moved).tolist(), strict=True) if still}
+        absent = {name for name in state.idle if name not in names}
+        state = replace(state, global_inputs=inputs, idle=tuple(in_order(stopped | absent)))
+        return state, dict(zip(names, moved.nan_to_num(0.0, 0.0, 0.0).tolist(), strict=True))
+
+    def evidence_of(self, found: Probe) -> Tensor:
+        """Q of the clients, from a probe of the global model and of theirs."""
+        if found.calibration is not None:
+            return calibrated_evidence(found.logits[1:], found.calibration[1:])
+        reference = found.logits[0] if self.debias else torch.zeros_like(found.logits[0])
+        return evidence(found.logits[1:], reference)
 
 
 def start(federation: Facts, name: str, last: Tensor | None) -> Tensor:

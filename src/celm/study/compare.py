@@ -46,7 +46,9 @@ def compare_cells(
                     tables[table] = {"name": name}
             tables["run"] |= {"seed": seed, "workers": 0}
             experiment = resolve(Experiment.parse(with_preset(tables, preset)))
-            cells[method, seed] = Cell(experiment, out / f"{experiment.method}-seed{seed}")
+            cells[method, seed] = Cell(
+                experiment, out / f"{experiment.method}-seed{seed}", experiment.dataset.name, method
+            )
     return cells
 
 

@@ -14,11 +14,13 @@ from __future__ import annotations
 
 import tomllib
 from importlib.resources import files
+from pathlib import Path
 from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from celm.base.errors import CelmError, nearest
+from celm.base.files import explained
 from celm.study.compare import parse_method
 from celm.study.measures import checked
 
@@ -107,10 +109,19 @@ def study_names() -> list[str]:
 
 
 def load_study(name: str) -> Study:
-    if name not in study_names():
+    """A study of ours by its name, or of the user's own by the path of its file."""
+    if name.endswith(".toml"):
+        with explained(Path(name), "read"):
+            text = Path(name).read_text(encoding="utf-8")
+    elif name in study_names():
+        text = files("celm.study").joinpath("studies", f"{name}.toml").read_text(encoding="utf-8")
+    else:
         raise CelmError(f"unknown study '{name}'", nearest(name, study_names()))
-    text = files("celm.study").joinpath("studies", f"{name}.toml").read_text(encoding="utf-8")
     try:
-        return Study.model_validate({"name": name, **tomllib.loads(text)})
+        return Study.model_validate({"name": Path(name).stem, **tomllib.loads(text)})
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise CelmError(f"study '{name}' is not TOML: {error}") from error
     except ValidationError as error:
-        raise CelmError(f"study '{name}' is not well declared: {error.errors()[0]['msg']}") from error
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"])) or "the study"
+        raise CelmError(f"study '{name}' is not well declared: {place}: {first['msg']}") from error

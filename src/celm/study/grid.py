@@ -1,42 +1,48 @@
-"""Many runs at once: one process a core, each run in a folder of its own, so that a killed grid goes on.
+"""Many runs at once, each in a folder of its own, so that a killed grid goes on and several processes may share one.
 
 Runs are independent and each is a function of its settings, so neither the order nor the number of processes
-matters. A cell that fails is recorded with its error, and the rest goes on.
+matters. Who runs a cell holds the lock of its folder. A cell that another process holds is left until there is
+nothing else to do, then waited for; should that process die, its lock ends and the cell goes on here from its last
+round. A cell that fails is recorded with its error, and the rest goes on.
 """
 
 from __future__ import annotations
 
-import multiprocessing
-import os
-import signal
+import json
 import time
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import BrokenExecutor, Future
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from celm.base.errors import CelmError
-from celm.engines.workers import die_with_parent
+from celm.base.files import explained
 from celm.federation.experiment import Experiment
-from celm.federation.folder import Folder
+from celm.federation.folder import Folder, InUseError
 
-Watch = Callable[[int, int, int, int], None]
-"""Called now and then with cells done, cells in all, rounds done, rounds in all."""
 POLL_SECONDS = 0.5
+LONGEST_LINE = 2**18
+"""Bytes looked at for the last round on record."""
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One run of a grid: its settings, every one of them set, and its folder."""
+    """One run of a grid: its settings, every one of them set, its folder, and where it stands in the table."""
 
     experiment: Experiment
     place: Path
+    row: str
+    method: str
 
     @property
     def rounds(self) -> int:
         return self.experiment.run.rounds or 0
+
+    @property
+    def label(self) -> str:
+        return f"{self.row}, {self.method}, seed {self.experiment.run.seed}"
 
 
 Key = tuple[str, str, int]
@@ -50,60 +56,117 @@ class Outcome:
     error: str | None = None
 
 
-def run_grid(cells: Sequence[Cell], processes: int, watch: Watch | None = None) -> list[Outcome]:
-    """Do what is left of every cell; outcomes come in the order of the cells."""
+@dataclass(frozen=True)
+class Progress:
+    """Where a grid is."""
+
+    cells: Sequence[Cell]
+    ended: Sequence[Outcome]
+    """Those that were done before first, then in the order they ended."""
+    running: Sequence[Cell]
+    elsewhere: Sequence[Cell]
+    """In use by other processes."""
+
+
+Watch = Callable[[Progress], None]
+"""Called now and then, and at the end."""
+
+
+class Pool(Protocol):
+    """Where cells run. A future ends with nothing or with the error of its cell."""
+
+    size: int
+    """Cells at a time."""
+
+    def submit(self, cell: Cell) -> Future[None]: ...
+
+    def close(self) -> None:
+        """Stop at once whatever still runs."""
+
+
+def run_grid(cells: Sequence[Cell], pool: Callable[[], Pool], watch: Watch | None = None) -> list[Outcome]:
+    """Do what is left of every cell; outcomes come in the order of the cells. The pool is made only if needed."""
     for cell in cells:
         check_place(cell)
-    waiting = [cell for cell in cells if finished(cell) is None]
-    errors: dict[Path, str] = {}
+    ended = {cell.place: outcome for cell in cells if (outcome := settled(cell))}
+    waiting = [cell for cell in cells if cell.place not in ended]
     if waiting:
-        context = multiprocessing.get_context("spawn")
-        pool = ProcessPoolExecutor(
-            min(processes, len(waiting)), mp_context=context, initializer=prepare, initargs=(os.getpid(),)
-        )
-        try:
-            futures = {pool.submit(run_cell, cell): cell for cell in waiting}
-            follow(futures, cells, watch)
-        except BaseException:
-            for process in list((pool._processes or {}).values()):
-                process.kill()
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
-        pool.shutdown()
-        errors = {cell.place: error for future, cell in futures.items() if (error := error_of(future))}
-    return [Outcome(cell, finished(cell), errors.get(cell.place)) for cell in cells]
+        with closing(pool()) as crew:
+            ended |= carry_through(cells, ended, waiting, crew, watch)
+    return [ended[cell.place] for cell in cells]
 
 
-def follow(futures: dict[Future[None], Cell], cells: Sequence[Cell], watch: Watch | None) -> None:
-    total = sum(cell.rounds for cell in cells)
+def carry_through(
+    cells: Sequence[Cell],
+    before: dict[Path, Outcome],
+    waiting: list[Cell],
+    pool: Pool,
+    watch: Watch | None,
+) -> dict[Path, Outcome]:
+    ended = dict(before)
+    running: dict[Future[None], Cell] = {}
+    elsewhere: list[Cell] = []
     while True:
-        over = all(future.done() for future in futures)
+        for future in [future for future in running if future.done()]:
+            cell = running.pop(future)
+            if isinstance(future.exception(), InUseError):
+                elsewhere.append(cell)  # another process was faster
+            else:
+                ended[cell.place] = Outcome(cell, *result_or_error(cell, future))
+        while waiting and len(running) < pool.size:
+            cell = waiting.pop(0)
+            if Folder(cell.place).in_use():
+                elsewhere.append(cell)
+            elif outcome := settled(cell):
+                ended[cell.place] = outcome
+            else:
+                running[pool.submit(cell)] = cell
         if watch:
-            done = sum(finished(cell) is not None for cell in cells)
-            watch(done, len(cells), sum(rounds_done(cell) for cell in cells), total)
-        if over:
-            return
+            watch(Progress(cells, list(ended.values()), list(running.values()), elsewhere))
+        if not running and not elsewhere:
+            return ended
         time.sleep(POLL_SECONDS)
+        if len(running) < pool.size:  # so nothing waits but what others hold: look at it again
+            waiting, elsewhere = elsewhere, []
 
 
-def prepare(parent: int) -> None:
-    die_with_parent(parent)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+def result_or_error(cell: Cell, future: Future[None]) -> tuple[dict[str, Any] | None, str | None]:
+    error = future.exception()
+    if isinstance(error, BrokenExecutor):
+        return None, "its process ended unexpectedly (out of memory? try fewer: --workers 1)"
+    if error is not None:
+        return None, str(error) if isinstance(error, CelmError) else f"{type(error).__name__}: {error}"
+    outcome = settled(cell)
+    return (outcome.result, outcome.error) if outcome else (None, "it ended without a result")
 
 
 def run_cell(cell: Cell) -> None:
-    from celm.engines.launch import carry_out
+    from celm.engines.launch import go_on
 
-    started = (cell.place / "settings.toml").exists()
-    folder = Folder.open(cell.place) if started else Folder.create(cell.place, cell.experiment)
-    carry_out(folder, workers=0)
+    with held(cell) as folder:
+        go_on(folder, workers=0)
+
+
+@contextmanager
+def held(cell: Cell) -> Iterator[Folder]:
+    """The cell's folder, locked, with its settings in it. What is made in it is made under the lock."""
+    with explained(cell.place, "create"):
+        cell.place.mkdir(parents=True, exist_ok=True)
+    with Folder(cell.place).locked():
+        if (cell.place / "settings.toml").exists():
+            yield Folder.open(cell.place)
+        else:
+            yield Folder.create(cell.place, cell.experiment, claimed=True)
 
 
 def check_place(cell: Cell) -> None:
     """A folder that is there already must hold this experiment and no other."""
-    if not (cell.place / "settings.toml").exists():
-        return
-    there, here = Folder.open(cell.place).settings().tables(), cell.experiment.tables()
+    try:
+        there, here = Folder(cell.place).settings().tables(), cell.experiment.tables()
+    except CelmError:
+        if (cell.place / "settings.toml").exists():
+            raise
+        return  # not begun, or given up by another process this moment
     for tables in (there, here):
         tables["run"].pop("workers", None)
     if there != here:
@@ -115,20 +178,26 @@ def finished(cell: Cell) -> dict[str, Any] | None:
     return Folder(cell.place).result() if (cell.place / "result.json").exists() else None
 
 
-def rounds_done(cell: Cell) -> int:
+def settled(cell: Cell) -> Outcome | None:
+    """What a cell came to, if it needs no more work; a damaged result is an error of that cell alone."""
+    try:
+        found = finished(cell)
+    except CelmError as error:
+        return Outcome(cell, None, str(error))
+    return None if found is None else Outcome(cell, found)
+
+
+def last_round(cell: Cell) -> dict[str, Any]:
+    """The last round on record; empty where there is none, or none that can be read while it is being written."""
     try:
         with (cell.place / "rounds.jsonl").open("rb") as file:
-            return min(cell.rounds, sum(1 for _ in file))
-    except OSError:
-        return 0
+            file.seek(max(0, file.seek(0, 2) - LONGEST_LINE))
+            lines = file.read().split(b"\n")
+        record = json.loads(lines[-2])
+    except (OSError, ValueError, IndexError):
+        return {}
+    return record if isinstance(record, dict) else {}
 
 
-def error_of(future: Future[None]) -> str | None:
-    if future.cancelled():
-        return "not run"
-    error = future.exception()
-    if error is None:
-        return None
-    if isinstance(error, BrokenProcessPool):
-        return "a process ended unexpectedly (out of memory?)"
-    return str(error) if isinstance(error, CelmError) else f"{type(error).__name__}: {error}"
+def rounds_done(cell: Cell) -> int:
+    return min(cell.rounds, int(last_round(cell).get("round", 0)))

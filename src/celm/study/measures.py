@@ -35,6 +35,16 @@ def uniform(run: Run) -> Fidelity | None:
     return against_uniform(run.metrics["counts"])
 
 
+def footprint(name: str) -> Measure:
+    def measure(run: Run) -> float | None:
+        from celm.study import footprint  # torch comes along, which a list of studies does not need
+
+        value: float | None = getattr(footprint, name)(run)
+        return value
+
+    return measure
+
+
 MEASURES: dict[str, Measure] = {
     "accuracy": of_summary("accuracy"),
     "balanced_accuracy": of_summary("balanced_accuracy"),
@@ -48,11 +58,19 @@ MEASURES: dict[str, Measure] = {
     "jsd_uniform": lambda run: getattr(uniform(run), "jensen_shannon", None),
     "emd_uniform": lambda run: getattr(uniform(run), "emd", None),
     "hellinger_uniform": lambda run: getattr(uniform(run), "hellinger", None),
+    "upload_megabytes": footprint("upload"),
+    "download_megabytes": footprint("download"),
+    "probe_megabytes": footprint("probe_memory"),
+    "server_seconds": footprint("server_seconds"),
 }
 
 PERCENT = {"accuracy", "balanced_accuracy", "rare_class_accuracy"}
 """Shown times 100; the rest as they are, with three digits."""
-LOW_IS_GOOD = {"fpr", "jsd", "emd", "hellinger"}
+COSTS = {"upload_megabytes", "download_megabytes", "probe_megabytes", "server_seconds"}
+"""A round's, of all clients together; see `celm.study.footprint`."""
+LOW_IS_GOOD = {"fpr", "jsd", "emd", "hellinger", *COSTS}
+WALL_CLOCK = {"server_seconds"}
+"""Never twice the same, so in a table apart from those that repeat byte for byte."""
 
 
 def measured(name: str, run: Run) -> float | None:

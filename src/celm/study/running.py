@@ -17,7 +17,7 @@ from celm.study.compare import parse_method
 from celm.study.declaration import Row, Study
 from celm.study.grid import Cell, Key, Outcome
 from celm.study.ground_truth import truth_table
-from celm.study.measures import LOW_IS_GOOD, PERCENT, measured
+from celm.study.measures import LOW_IS_GOOD, PERCENT, WALL_CLOCK, measured
 from celm.study.paper import tables as paper_tables
 from celm.study.scales import Scale, rows_at, scaled, seeds_at
 from celm.study.table import Figure, Table
@@ -34,7 +34,7 @@ def study_cells(study: Study, scale: Scale, out: Path, only: str = "") -> dict[K
                     continue
                 experiment = experiment_of(study, row, method, seed, scale)
                 place = out / "cells" / "-".join(map(slug, (row.label, method, f"seed{seed}")))
-                cells[row.label, method, seed] = Cell(experiment, place)
+                cells[row.label, method, seed] = Cell(experiment, place, row.label, method)
     if not cells:
         raise CelmError(f"--only: '{only}' leaves nothing of study '{study.name}'")
     return cells
@@ -79,9 +79,14 @@ def fits(wanted: Mapping[str, str], study: Study, row: Row, method: str, seed: i
     return all(value in facts[key] for key, value in wanted.items())
 
 
-def study_table(study: Study, outcomes: Mapping[Key, Outcome], scale: Scale) -> Table:
-    """Rows by methods and metrics, with the paper's figures at the paper's scale."""
-    if study.ground_truth:
+def study_table(
+    study: Study, outcomes: Mapping[Key, Outcome], scale: Scale, wall_clock: bool = False
+) -> Table:
+    """Rows by methods and metrics, with the paper's figures at the paper's scale.
+
+    What a clock measured is in a table of its own (`wall_clock`), since all else repeats byte for byte.
+    """
+    if study.ground_truth and not wall_clock:
         return truth_table(study, outcomes, scale)
     ours: dict[tuple[str, str], Figure] = {}
     paper: dict[tuple[str, str], Figure] = {}
@@ -89,6 +94,8 @@ def study_table(study: Study, outcomes: Mapping[Key, Outcome], scale: Scale) -> 
     columns: list[str] = []
     for row in study.rows:
         for metric in row.metrics or study.metrics:
+            if (metric in WALL_CLOCK) != wall_clock:
+                continue
             label = (
                 row.label
                 if len(row.metrics or study.metrics) == 1 or one_method(study)

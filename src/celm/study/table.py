@@ -142,11 +142,11 @@ def escaped(text: str) -> str:
     )
 
 
-def save_table(table: Table, folder: Path) -> None:
+def save_table(table: Table, folder: Path, name: str = "table") -> None:
     """The table in `folder`, as Markdown, LaTeX, CSV and JSON."""
     with explained(folder, "create"):
         folder.mkdir(parents=True, exist_ok=True)
-    write_text(folder / "table.md", table.to_markdown())
-    write_text(folder / "table.tex", table.to_latex())
-    write_text(folder / "table.csv", table.to_csv())
-    write_text(folder / "table.json", dump_json(table.to_json(), indent=2) + "\n")
+    write_text(folder / f"{name}.md", table.to_markdown())
+    write_text(folder / f"{name}.tex", table.to_latex())
+    write_text(folder / f"{name}.csv", table.to_csv())
+    write_text(folder / f"{name}.json", dump_json(table.to_json(), indent=2) + "\n")

@@ -48,14 +48,17 @@ class Folder(Source):
     """
 
     path: str
+    """The folder."""
     size: Annotated[int, Field(ge=1, le=1024)] | None = None
     """Resize all images to size x size; without it they must all be of one size."""
     grayscale: bool = False
+    """One channel instead of three."""
     owner_column: str = "client"
     """Parquet column that says which client holds a row: the `natural` split."""
     mean: tuple[float, ...] | None = None
-    """Per channel, of pixels on 0 .. 1; by default that of the training images. `std` likewise."""
+    """Per channel, of pixels on 0 .. 1; by default that of the training images."""
     std: tuple[float, ...] | None = None
+    """See `mean`; both are given, or neither."""
     augment: bool = False
     """Crop at random (padding 4) and flip while training."""
 

@@ -1,0 +1,30 @@
+"""The navigation of mkdocs.yml with what was generated: a section for each kind of method; guides nobody named."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from method_pages import KINDS
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import Files
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    sections = {title: pages for entry in config.nav for title, pages in entry.items()}
+    for section, (registry, *_) in KINDS.items():
+        pages = [f"{section}/index.md", *(f"{section}/{name}.md" for name in registry.names())]
+        sections["Methods"].append({section.capitalize(): pages})
+    named = set(paths(config.nav))
+    written = sorted(file.src_uri for file in files.documentation_pages())
+    sections["Guides"].extend(path for path in written if path not in named)
+    return files
+
+
+def paths(nav: Any) -> Iterator[str]:
+    """Every page of a navigation, whether it is given a title there or not."""
+    if isinstance(nav, str):
+        yield nav
+    else:
+        for part in nav.values() if isinstance(nav, dict) else nav:
+            yield from paths(part)

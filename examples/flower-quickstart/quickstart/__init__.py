@@ -1,0 +1,1 @@
+"""Handwritten digits in a Flower federation."""

@@ -1,0 +1,114 @@
+"""Probes of many models from R starts each, a few models at a time, each kept as soon as it is done.
+
+All models start from the same noise, `[R, K, *shape]`, a function of the seed; in later rounds a client's probe starts
+where its last one ended. R starts of K classes are R K targets of one batched probe. What a probe found depends on the
+model's tensors, the settings and the start alone, so it is kept under a digest of these: an audit that is taken up
+again finds what was done, and a file that changed meanwhile is probed anew.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from celm.auditing.adapters import Subject
+from celm.auditing.settings import Settings
+from celm.base.errors import CelmError
+from celm.base.files import digest, dump_json, read_tensors, write_tensors
+from celm.method.probe import model_noise, probe
+from celm.method.stacking import Stack
+
+AT_ONCE = 128 << 20
+"""Bytes of models that are probed in one batch; a larger model goes alone."""
+MOST = 16
+VALUES = 1 << 22
+"""Input values in one batch."""
+JUDGING = ("confidence", "beta", "evidence", "partial")
+"""Settings that matter only after the probe, or before it."""
+
+
+@dataclass(frozen=True)
+class Probed:
+    """What one model's probes found: logits `[R, K]` and, for a next round, where they ended, `[R, K, *shape]`."""
+
+    key: str
+    logits: Tensor
+    inputs: Tensor | None
+
+
+class Prober:
+    """`kept` is the folder of finished probes, `further` says whether more than one round is to come."""
+
+    def __init__(
+        self, subject: Subject, how: Settings, held: Mapping[str, Tensor], kept: Path | None, further: bool
+    ) -> None:
+        self.subject, self.how, self.kept, self.further = subject, how, kept, further
+        tables = how.tables() | {"input_shape": subject.input_shape, "hold": digest(held)}
+        depends = {name: value for name, value in tables.items() if name not in JUDGING}
+        self.settings = hashlib.sha256(dump_json(depends).encode()).hexdigest()
+        classes = len(how.classes)
+        self.start = torch.stack(
+            [model_noise(how.seed, f"start-{r}", classes, subject.input_shape) for r in range(how.starts)]
+        )
+        self.size: int = sum(tensor.nbytes for tensor in subject.module.state_dict().values())
+
+    def models_at_once(self) -> int:
+        return max(1, min(MOST, AT_ONCE // max(1, self.size)))
+
+    def key(self, tensors: str, last: str) -> str:
+        """Of a model, by the digest of its tensors, and of the probe it starts from."""
+        return hashlib.sha256(f"{self.settings}|{tensors}|{last}".encode()).hexdigest()
+
+    def recall(self, keys: Sequence[str]) -> list[Probed] | None:
+        """Finished probes; None where any of them is missing or damaged, as a batch is probed as a whole."""
+        found = []
+        for key in keys:
+            if self.kept is None or not (path := self.kept / f"{key}.safetensors").is_file():
+                return None
+            try:
+                tensors, _ = read_tensors(path)
+            except CelmError:
+                return None
+            if "logits" not in tensors or (self.further and "inputs" not in tensors):
+                return None
+            found.append(Probed(key, tensors["logits"], tensors.get("inputs")))
+        return found
+
+    def run(
+        self, states: Sequence[Mapping[str, Tensor]], keys: Sequence[str], last: Sequence[Probed | None]
+    ) -> list[Probed]:
+        """Probe one batch of models and keep what is found."""
+        how, starts = self.how, [self.begin(each) for each in last]
+        classes = list(range(len(how.classes)))
+        chunk = how.probe.chunk or max(1, min(512, VALUES // math.prod(self.subject.input_shape)))
+        found = probe(
+            Stack(self.subject.module, [self.subject.state(state) for state in states]),
+            torch.stack([start.flatten(0, 1) for start in starts]),
+            classes * how.starts,
+            steps=how.probe.steps,
+            lr=how.probe.lr,
+            l2=how.probe.l2,
+            chunk=chunk,
+        )
+        done = []
+        for key, logits, inputs in zip(keys, found.logits, found.inputs, strict=True):
+            ended = inputs.view(self.start.shape) if self.further else None
+            done.append(Probed(key, logits.view(how.starts, -1), ended))
+        if self.kept is not None:
+            for each in done:
+                tensors = {"logits": each.logits} | ({} if each.inputs is None else {"inputs": each.inputs})
+                write_tensors(self.kept / f"{each.key}.safetensors", tensors, {})
+        return done
+
+    def begin(self, last: Probed | None) -> Tensor:
+        """Where the last round's probe ended, unless that ran off to infinity; else the common noise."""
+        if last is None:
+            return self.start
+        kept = last.inputs if last.inputs is not None else (self.recall([last.key]) or [last])[0].inputs
+        return kept if kept is not None and bool(kept.isfinite().all()) else self.start

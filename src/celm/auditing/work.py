@@ -1,0 +1,309 @@
+"""One audit under way: read, check, probe a few models at a time, judge, report.
+
+What is in memory at once is the global model, the file that is read and the few models of one batch, however many
+clients there are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from celm.auditing.adapters import adapted
+from celm.auditing.building import build, held_inputs
+from celm.auditing.findings import Copy, Findings, judge
+from celm.auditing.fitting import fitted, ties_of
+from celm.auditing.folder import Folder
+from celm.auditing.ledger import REPORT, RESULT, File, ledger, sha256
+from celm.auditing.probing import Probed, Prober
+from celm.auditing.reading import fingerprint, largest_file, visible
+from celm.auditing.result import Audit
+from celm.auditing.settings import Settings
+from celm.auditing.sources import RoundSources, Source, Sources, UnreadableError
+from celm.base.errors import CelmError
+from celm.base.files import digest
+from celm.method.weights import Weights
+from celm.models.state import load_state
+
+Watch = Callable[[int, int], None]
+"""Called with the models done and their number."""
+SMALL = 1_000_000
+"""Values of a model below which one thread is as good as many."""
+
+
+@dataclass
+class Work:
+    """One audit under way."""
+
+    how: Settings
+    sources: Sources
+    architecture: nn.Module | None
+    strict: bool
+    watch: Watch | None
+    folder: Folder | None
+    files: list[File] = field(default_factory=list)
+    notes: dict[str, list[str]] = field(default_factory=dict)
+    last: dict[str, Probed] = field(default_factory=dict)
+    """Each model's probe in the round before; the global model's under the empty name."""
+    loaded: Source | None = None
+    """Whose tensors the model has: the round's global model."""
+    prober: Prober | None = None
+    done: int = 0
+
+    def run(self, inputs: Mapping[str, Any]) -> Audit:
+        threads = torch.get_num_threads()
+        try:
+            return self.carry_out(inputs)
+        finally:
+            torch.set_num_threads(threads)
+
+    def carry_out(self, inputs: Mapping[str, Any]) -> Audit:
+        built = build(self.how, self.architecture)
+        self.model, self.how, self.aliases = built.model, built.how, built.aliases
+        self.ties = ties_of(self.model)
+        self.largest = largest_file(self.model.state_dict())
+        torch.set_num_threads(self.how.threads or threads_for(self.model))
+        self.held = held_inputs(self.how)
+        self.note_extra_files()
+        weights = Weights()
+        records: list[dict[str, Any]] = []
+        latest: Findings | None = None
+        excluded: dict[str, str] = {}
+        for round in self.sources.rounds:
+            found, refused = self.play(round)
+            excluded |= {name: prefixed(round.name, reason) for name, reason in refused.items()}
+            if found is not None:
+                latest = found
+                weights = weights.smoothed(found.scores, self.how.beta)
+            records.append(record(len(records) + 1, round.name, found, refused, weights))
+        if latest is None:
+            name, reason = next(iter(excluded.items()))
+            raise CelmError(f"no client can be audited; the first, {name}: {reason}")
+        return self.finish(latest, records, weights, excluded, inputs)
+
+    def play(self, round: RoundSources) -> tuple[Findings | None, dict[str, str]]:
+        """Probe the global model and the clients of one round; also who was left out, and why."""
+        start = self.begin(round)
+        refused: dict[str, str] = {}
+        copies: dict[str, Copy] = {}
+        first: dict[str, str | None] = {start.tensors: None}
+        logits: dict[str, Tensor] = {}
+        batch: list[Taken] = []
+        at_once = self.ready.models_at_once()
+        for source in round.clients:
+            taken = self.take(source, round.name, refused)
+            if taken is not None:
+                batch.append(taken)
+                note_copy(taken, first, copies)
+            if len(batch) == at_once:
+                self.probe(batch, logits, refused, round.name)
+                batch = []
+        if batch:
+            self.probe(batch, logits, refused, round.name)
+        logits = {name: found for name, found in logits.items() if name not in refused}
+        if len(logits) == 1:
+            self.note(next(iter(logits)), "is alone, so its score is 1 and says nothing")
+        return (judge(logits, start.logits, copies, self.how) if logits else None), refused
+
+    def begin(self, round: RoundSources) -> Start:
+        """Read and probe the model that the round's clients started from; it stays in `self.model`."""
+        source = round.start or self.sources.start
+        if source is not self.loaded:
+            self.load(source, round.name)
+        if self.prober is None:
+            subject = adapted(self.model, self.how, self.how.input_shape, self.held)
+            kept = self.folder.probes if self.folder else None
+            self.prober = Prober(subject, self.how, self.held, kept, further=len(self.sources.rounds) > 1)
+        state = dict(self.model.state_dict())
+        start = Taken("", state, digest(state))
+        found = self.probed([start])[0]
+        if not bool(found.logits.isfinite().all()):
+            raise CelmError("the global model's logits are not finite under the probe")
+        return Start(start.tensors, found.logits)
+
+    def load(self, source: Source, round: str) -> None:
+        try:
+            tensors, sha256, size = source.read(self.largest)
+            fit = fitted(tensors, self.model.state_dict(), self.ties, self.aliases)
+        except CelmError as error:
+            where = f" {source.path}" if source.path is not None else ""
+            raise CelmError(f"the global model{where}: {error}") from error
+        load_state(self.model, fit.state)
+        self.loaded = source
+        if source.path is not None:
+            self.files.append(File("global", round, None, source.path, size, sha256))
+
+    @property
+    def ready(self) -> Prober:
+        if self.prober is None:
+            raise RuntimeError("the global model comes first")
+        return self.prober
+
+    def take(self, source: Source, round: str, refused: dict[str, str]) -> Taken | None:
+        """A client's model, checked; None where it is refused."""
+        sha256, size = None, None
+        try:
+            if source.reason is not None:
+                raise CelmError(source.reason)
+            tensors, sha256, size = source.read(self.largest)
+            base = self.model.state_dict()
+            fit = fitted(tensors, base, self.ties, self.aliases, base if self.how.partial else None)
+        except CelmError as error:
+            if isinstance(error, UnreadableError):
+                sha256, size = error.sha256, error.size
+            reason = visible(str(error))
+            self.record_file(source, round, size, sha256, reason)
+            self.refuse(source.name, reason, round, refused)
+            return None
+        self.record_file(source, round, size, sha256, None)
+        for remark in fit.notes:
+            self.note(source.name, remark)
+        return Taken(source.name, fit.state, digest(fit.state))
+
+    def record_file(
+        self, source: Source, round: str, size: int | None, sha256: str | None, reason: str | None
+    ) -> None:
+        if source.path is not None:
+            self.files.append(File("client", round, source.name, source.path, size, sha256, reason))
+
+    def refuse(self, name: str, reason: str, round: str, refused: dict[str, str]) -> None:
+        if self.strict:
+            raise CelmError(f"{name}: {prefixed(round, reason)}")
+        refused.setdefault(name, reason)
+        self.count()
+
+    def probe(
+        self, batch: list[Taken], logits: dict[str, Tensor], refused: dict[str, str], round: str
+    ) -> None:
+        for taken, found in zip(batch, self.probed(batch), strict=True):
+            if bool(found.logits.isfinite().all()):
+                logits[taken.name] = found.logits
+            else:
+                reason = "its logits are not finite under the probe"
+                mine = [file.client == taken.name and file.round == round for file in self.files]
+                self.files = [
+                    replace(file, excluded=reason) if own else file
+                    for file, own in zip(self.files, mine, strict=True)
+                ]
+                self.refuse(taken.name, reason, round, refused)
+
+    def probed(self, batch: list[Taken]) -> list[Probed]:
+        """Probe a batch of models, or recall what was found before, and remember it for the next round."""
+        last = [self.last.get(taken.name) for taken in batch]
+        befores = [before.key if before else "" for before in last]
+        keys = [self.ready.key(taken.tensors, key) for taken, key in zip(batch, befores, strict=True)]
+        found = self.ready.recall(keys) or self.ready.run([taken.state for taken in batch], keys, last)
+        for taken, each in zip(batch, found, strict=True):
+            # On the disk already, where there is one: only its key has to be remembered.
+            self.last[taken.name] = replace(each, inputs=None) if self.folder else each
+            self.count()
+        return found
+
+    def count(self) -> None:
+        self.done += 1
+        if self.watch is not None:
+            total = sum(len(round.clients) + 1 for round in self.sources.rounds)
+            self.watch(min(self.done, total), total)
+
+    def note(self, name: str, remark: str) -> None:
+        told = self.notes.setdefault(name, [])
+        if remark not in told:
+            told.append(remark)
+
+    def note_extra_files(self) -> None:
+        """The files besides checkpoints that a result depends on."""
+        extra = {"held": self.how.hold, "configuration": self.how.model and f"{self.how.model}/config.json"}
+        for role, name in extra.items():
+            if name and (path := Path(name).resolve()).is_file():
+                self.files.append(File(role, "", None, path, path.stat().st_size, fingerprint(path)))
+
+    def finish(
+        self,
+        found: Findings,
+        records: list[dict[str, Any]],
+        weights: Weights,
+        excluded: dict[str, str],
+        inputs: Mapping[str, Any],
+    ) -> Audit:
+        document = {
+            "classes": list(self.how.classes),
+            "scores": found.scores,
+            "probe_standard_errors": found.probe_standard_errors,
+            "weights": dict(weights.of),
+            "z_scores": found.z_scores,
+            "flags": found.flags,
+            "holds": found.holds,
+            "sole_holders": found.sole_holders,
+            "evidence": found.evidence,
+            "shares": found.shares,
+            "distribution": found.distribution,
+            "bias": found.bias,
+            "excluded": excluded,
+            "notes": {name: "; ".join(told) for name, told in self.notes.items()},
+            "ignored": list(self.sources.ignored),
+            "rounds": records,
+            "settings": self.how.tables(),
+        }
+        if self.folder is None:
+            return Audit(document)
+        place = self.folder.path
+        whole = Audit(document, [file.entry(place) for file in self.files], place)
+        made = {RESULT: whole.to_json(), REPORT: whole.to_html()}
+        text = self.folder.finish(made, ledger(self.files, inputs, self.how.tables(), made, place))
+        return Audit(document, whole.files, place, sha256(text.encode()))
+
+
+@dataclass(frozen=True)
+class Taken:
+    """A model that fits, and the digest of its tensors."""
+
+    name: str
+    state: Mapping[str, Tensor]
+    tensors: str
+
+
+@dataclass(frozen=True)
+class Start:
+    tensors: str
+    logits: Tensor
+
+
+def note_copy(taken: Taken, first: dict[str, str | None], copies: dict[str, Copy]) -> None:
+    """Mark a client whose tensors were seen before, and the client they were first seen at."""
+    if taken.tensors not in first:
+        first[taken.tensors] = taken.name
+        return
+    origin = first[taken.tensors]
+    copies[taken.name] = Copy(origin)
+    if origin is not None:
+        copies.setdefault(origin, Copy(taken.name))
+
+
+def threads_for(model: nn.Module) -> int:
+    """One for a small model, which gains nothing by more; as many as there are for a large one."""
+    values = sum(tensor.numel() for tensor in model.state_dict().values())
+    return 1 if values < SMALL else torch.get_num_threads()
+
+
+def prefixed(round: str, reason: str) -> str:
+    return f"{round}: {reason}" if round else reason
+
+
+def record(
+    number: int, name: str, found: Findings | None, refused: Mapping[str, str], weights: Weights
+) -> dict[str, Any]:
+    return {
+        "round": number,
+        "name": name,
+        "scores": found.scores if found else None,
+        "probe_standard_errors": found.probe_standard_errors if found else None,
+        "standing": dict(weights.of) if weights.of else None,
+        "sole_holders": found.sole_holders if found else None,
+        "flags": found.flags if found else None,
+        "excluded": dict(refused),
+    }

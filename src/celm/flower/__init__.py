@@ -1,0 +1,24 @@
+"""Contribution estimation in a real federation: drop-in strategies for Flower (extra `flower`).
+
+    from celm.flower import CelmStrategy
+
+    strategy = CelmStrategy(model, input_shape=(1, 28, 28), classes=10, folder="state")
+    result = strategy.start(grid, initial_arrays, num_rounds=100)
+
+Clients need no change. A round is the same four verbs as anywhere else in celm: `configure_train` delivers,
+`aggregate_train` takes in, weighs and merges.
+"""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+from celm.base.errors import CelmError
+
+if find_spec("flwr") is None:
+    raise CelmError("celm.flower needs Flower", "pip install 'celm[flower]'")
+
+from celm.flower.result import ContributionResult
+from celm.flower.strategy import CelmStrategy, ContributionStrategy
+
+__all__ = ["CelmStrategy", "ContributionResult", "ContributionStrategy"]

@@ -1,0 +1,81 @@
+"""What the pages and the notebook show is what comes out, up to the rounding in which machines differ."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+NOTEBOOK = ROOT / "examples" / "quickstart.ipynb"
+SECONDS = re.compile(r"in \d+\.\d s\b")
+BARS = re.compile("[█▓▒░·]+")
+NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
+
+pytestmark = pytest.mark.slow
+
+
+def parts(text: str) -> tuple[str, list[float]]:
+    """The words, and the numbers, of a page; seconds and bars are neither."""
+    text = BARS.sub("", SECONDS.sub("", text))
+    return " ".join(NUMBER.sub("#", text).split()), [float(number) for number in NUMBER.findall(text)]
+
+
+def assert_same(shown: str, found: str) -> None:
+    (words, numbers), (own_words, own_numbers) = parts(shown), parts(found)
+    assert own_words == words
+    # As for golden runs: 5 points of a percentage, 0.06 of a fraction; what is small is a fraction.
+    for number, own in zip(numbers, own_numbers, strict=True):
+        assert own == pytest.approx(number, abs=0.06 if abs(number) <= 1 else 5, rel=0.1)
+
+
+@pytest.fixture
+def replay(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "docs"))
+    yield importlib.import_module("replay")
+    sys.modules.pop("replay", None)
+
+
+@pytest.mark.parametrize("page", ["index.md", "tutorial.md", "faq.md"])
+def test_page_shows_what_comes_out(page, replay, tmp_path):
+    assert page in replay.PAGES
+    text = (ROOT / "docs" / page).read_text(encoding="utf-8")
+    assert_same(text, replay.replayed(text, tmp_path))
+    pictures = {path.name for path in tmp_path.iterdir()}
+    assert pictures == set(replay.PICTURE.findall(text))
+    assert all((ROOT / "docs" / "assets" / name).is_file() for name in pictures)
+
+
+def test_quickstart_runs_and_shows_what_comes_out(tmp_path):
+    import nbformat
+
+    shutil.copy(NOTEBOOK, tmp_path)
+    # In a process of its own: what Jupyter warns of is not for our tests to fail on.
+    done = subprocess.run(
+        [sys.executable, "-m", "nbclient.cli", NOTEBOOK.name, "--inplace", "--timeout", "300"],
+        cwd=tmp_path,
+        env={**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    shown, found = nbformat.read(NOTEBOOK, 4), nbformat.read(tmp_path / NOTEBOOK.name, 4)
+    for cell, own in zip(shown.cells, found.cells, strict=True):
+        assert_same(printed(cell), printed(own))
+        assert pictures(cell) == pictures(own)
+    assert sum(map(pictures, shown.cells)) == 3
+    assert NOTEBOOK.stat().st_size < 250_000
+
+
+def printed(cell) -> str:
+    return "".join(output.get("text", "") for output in cell.get("outputs", []))
+
+
+def pictures(cell) -> int:
+    return sum("image/png" in output.get("data", {}) for output in cell.get("outputs", []))

@@ -1,0 +1,137 @@
+"""The documentation: everything that has a name has its page, and the built pages load nothing from the network."""
+
+from __future__ import annotations
+
+import ast
+import doctest
+import importlib
+import os
+import re
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+import celm
+import celm.report
+
+ROOT = Path(__file__).resolve().parents[2]
+FIGURE_FILES = sorted(Path(celm.report.__path__[0]).glob("*_figure.py"))
+
+
+@pytest.fixture
+def hook(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "docs" / "hooks"))
+
+    def load(name: str) -> ModuleType:
+        return importlib.import_module(name)
+
+    yield load
+    for name in ("words", "method_pages", "reference_pages", "navigation"):
+        sys.modules.pop(name, None)
+
+
+def test_every_registered_name_has_a_page_with_its_formula_and_settings(hook):
+    from celm.federation.template import CHOICES, OPTIONAL
+    from celm.rules import rules
+
+    pages = hook("method_pages")
+    known = [registry for registry, *_ in (*CHOICES.values(), *OPTIONAL.values())]
+    sections = {registry: section for section, (registry, *_) in pages.KINDS.items()}
+    texts = dict(pages.pages())
+    for registry in known:
+        for name in registry.names():
+            text = texts[f"{sections[registry]}/{name}.md"]
+            assert registry.summary(name) in text
+            for setting in registry.settings(name):
+                assert f"| `{setting['name']}` | " in text
+                assert setting["about"].replace("|", "\\|") in text
+    assert rules in known
+    assert "c(t) = β c(t-1) + (1 - β) c̄" in texts["rules/celm.md"]
+    assert "| `beta` | number ≥ 0, < 1 | `0.5` | Smoothing factor of the weights. |" in texts["rules/celm.md"]
+
+
+def test_formulas_and_examples_of_docstrings_are_blocks(hook):
+    words = hook("words")
+    assert doctest.testmod(words).failed == 0
+    assert words.markdown("f(x) = x_1") == "    f(x) = x_1"
+    assert words.markdown("With x in turn\n\n    f(x)\n\nSo.") == "With x in turn\n\n    f(x)\n\nSo."
+    assert words.markdown(">>> 1 + 1\n2") == "```pycon\n>>> 1 + 1\n2\n```"
+
+
+def test_every_public_name_and_every_command_is_in_the_reference(hook):
+    pages = hook("reference_pages")
+    for name in celm.__all__:
+        assert f"\n## `celm.{name}`\n" in pages.names()
+    command_line = pages.command_line()
+    for command in ("run", "compare", "study", "report", "split", "init", "list", "export", "data get"):
+        assert f"# `celm {command}`\n" in command_line
+    assert "[bold]" not in command_line
+    assert "```sh\ncelm init my.toml && celm run my.toml\n```" in command_line
+
+
+def test_every_page_is_in_the_navigation_once(hook):
+    from mkdocs.config import load_config
+    from mkdocs.structure.files import get_files
+
+    config = load_config(str(ROOT / "mkdocs.yml"))
+    files = config.plugins.on_files(get_files(config), config=config)
+    paths = list(hook("navigation").paths(config.nav))
+    assert len(set(paths)) == len(paths)
+    # Those that are kept out of the site are among the files until it is built.
+    assert {path for path in paths if path.endswith(".md")} == {
+        file.src_uri for file in files.documentation_pages()
+    }
+
+
+def test_every_figure_is_in_the_gallery():
+    gallery = (ROOT / "docs" / "gallery.md").read_text(encoding="utf-8")
+    for path in FIGURE_FILES:
+        functions = [
+            node.name for node in ast.parse(path.read_text()).body if isinstance(node, ast.FunctionDef)
+        ]
+        for name in functions:
+            if name.endswith("_figure"):
+                assert f"\n{name}(" in gallery, name
+    assert len(FIGURE_FILES) > 5
+
+
+class Loads(HTMLParser):
+    """What a browser fetches to show a page; links that a reader may follow are none of it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.addresses: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        found = dict(attrs)
+        if tag == "link" and found.get("rel") not in ("canonical", "next", "prev"):
+            self.addresses.append(found.get("href") or "")
+        if tag != "a":
+            self.addresses += [found.get(key) or "" for key in ("src", "srcset", "data", "poster")]
+
+
+@pytest.mark.slow
+def test_site_builds_strictly_and_its_pages_load_nothing_from_the_network(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path)],
+        cwd=ROOT,
+        env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    for page in tmp_path.rglob("*.html"):
+        loads = Loads()
+        text = page.read_text(encoding="utf-8")
+        loads.feed(text)
+        assert not [a for a in loads.addresses if re.match(r"(\w+:)?//", a)], page.name
+        assert "<math" in text or not re.search(r"mathjax|katex", text, re.IGNORECASE)
+    for sheet in tmp_path.rglob("*.css"):
+        assert not re.search(r"(@import|url\()\s*[\"']?(\w+:)?//", sheet.read_text(encoding="utf-8"))
+    gallery = (tmp_path / "gallery.html").read_text(encoding="utf-8")
+    assert gallery.count('<div class="figure"><svg') == gallery.count("<h2") == 10

@@ -1,0 +1,158 @@
+"""The same experiment on Flower's nodes gives the same run, to the byte."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("flwr", reason="Flower is not installed: pip install 'celm[flower]'")
+
+from flwr.app import Context, Error, Message, RecordDict
+
+import celm
+from celm.base.errors import CelmError
+from celm.engines.launch import carry_out
+from celm.federation.folder import Folder
+from celm.flower import apps
+from conftest import Finished, Process
+from flower.small_grid import SmallGrid
+
+Outcome = Callable[[Path], dict[str, Any]]
+
+SETTINGS = ("--rounds", "3", "--set", "dataset.limit=20", "--set", "probe.steps=10")
+
+
+class WorkGrid(SmallGrid):
+    """Replies can be fetched once, in an order of their own."""
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        sent = list(messages)
+        ids = list(super().push_messages(sent))
+        names = {number: name for name, number in self.ids.items()}
+        self.ready = [
+            self.clients[names[message.metadata.dst_node_id]](message) for message in reversed(sent)
+        ]
+        return ids
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        taken, self.ready = self.ready[:2], self.ready[2:]
+        return taken  # type: ignore[return-value]
+
+
+def node(message: Message) -> Message:
+    return apps.train(message, Context(0, 0, {}, RecordDict(), {}))
+
+
+def wanted(objective: str) -> celm.Experiment:
+    return celm.Experiment.parse(
+        {
+            "dataset": {"name": "digits", "limit": 20},
+            "objective": objective,
+            "probe": {"steps": 5},
+            "attack": {"name": "copy_global", "client": "client-1"},
+            "observe": ["shapfed"],
+            "run": {"rounds": 3, "workers": 0},
+        }
+    )
+
+
+@pytest.mark.parametrize("objective", ["plain", "scaffold"])
+def test_jobs_on_nodes_give_the_run_of_the_local_engine(
+    tmp_path: Path, outcome: Outcome, objective: str
+) -> None:
+    """With what clients remember (SCAFFOLD), an attack and an observer; fewer nodes than clients."""
+    celm.run(wanted(objective), out=tmp_path / "local")
+    grid = WorkGrid({"one": node, "two": node, "three": node})
+    folder = Folder.create(tmp_path / "flower", wanted(objective))
+    carry_out(folder, hire=lambda federation, _: apps.Nodes(grid, federation))
+    assert outcome(tmp_path / "flower") == outcome(tmp_path / "local")
+
+
+def test_the_ready_server_plays_the_experiment_that_its_configuration_names(
+    tmp_path: Path, outcome: Outcome
+) -> None:
+    celm.run(wanted("plain"), out=tmp_path / "local")
+    (tmp_path / "experiment.toml").write_text(wanted("plain").to_toml())
+    grid = WorkGrid({"one": node, "two": node})
+
+    def context(**config: str) -> Context:
+        return Context(0, 0, {}, RecordDict(), dict(config))
+
+    with pytest.raises(CelmError, match="the run's configuration has no 'out'"):
+        apps.main(grid, context(experiment="experiment.toml"))
+    named = context(experiment=str(tmp_path / "experiment.toml"), out=str(tmp_path / "flower"))
+    apps.main(grid, named)
+    apps.main(grid, named)  # a finished one is only read
+    assert outcome(tmp_path / "flower") == outcome(tmp_path / "local")
+
+
+def test_a_node_that_fails_ends_the_run_with_one_line(tmp_path: Path) -> None:
+    def broken(message: Message) -> Message:
+        return Message(Error(2, "out of\nmemory" + 1000 * "!"), reply_to=message)
+
+    grid = WorkGrid({"one": broken})
+    folder = Folder.create(tmp_path / "run", wanted("plain"))
+    with pytest.raises(CelmError, match=r"a node failed: 'out of\\nmemory!+\.\.\.'"):
+        carry_out(folder, hire=lambda federation, _: apps.Nodes(grid, federation))
+
+
+def test_without_flower_the_engine_says_what_to_install(
+    refused: Callable[..., str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("celm.cli.run.find_spec", lambda name: None)
+    assert "pip install 'celm[flower]'" in refused("run", "--engine", "flower")
+    assert list(tmp_path.iterdir()) == []
+
+
+def run_code(code: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+
+
+def test_importing_celm_does_not_import_flower() -> None:
+    assert run_code("import sys, celm, celm.cli.app; sys.exit('flwr' in sys.modules)").returncode == 0
+
+
+def test_importing_the_strategy_without_flower_says_what_to_install() -> None:
+    done = run_code("import sys; sys.modules['flwr'] = None; import celm.flower")
+    assert done.stderr.endswith("CelmError: celm.flower needs Flower (pip install 'celm[flower]')\n")
+
+
+@pytest.mark.slow
+def test_the_simulation_of_five_clients_gives_the_run_of_the_local_engine(
+    tmp_path: Path, celm: Callable[..., Finished], outcome: Outcome
+) -> None:
+    local = celm("run", *SETTINGS, "--out", "local", "--format", "json")
+    flower = celm("run", *SETTINGS, "--out", "flower", "--format", "json", "--engine", "flower")
+    assert flower.returncode == 0, flower.stderr
+    assert flower.stdout.startswith("{")
+    assert local.returncode == 0
+    assert outcome(tmp_path / "flower") == outcome(tmp_path / "local")
+
+
+@pytest.mark.slow
+def test_a_run_interrupted_in_the_simulation_can_be_resumed_on_the_local_engine(
+    tmp_path: Path, start_celm: Callable[..., Process], celm: Callable[..., Finished], outcome: Outcome
+) -> None:
+    settings = ("--rounds", "12", *SETTINGS[2:])
+    process = start_celm("run", *settings, "--out", "flower", "--engine", "flower")
+    record = tmp_path / "flower" / "rounds.jsonl"
+    end = time.monotonic() + 240
+    while not (record.exists() and record.read_bytes().count(b"\n") >= 2):
+        assert process.poll() is None
+        assert time.monotonic() < end
+        time.sleep(0.1)
+    os.kill(process.pid, signal.SIGINT)
+    _, said = process.communicate(timeout=120)
+    assert process.returncode == 130, said
+    assert "--resume" in said
+    assert celm("run", "--resume", "flower").returncode == 0
+    assert celm("run", *settings, "--out", "local").returncode == 0
+    assert outcome(tmp_path / "flower") == outcome(tmp_path / "local")

@@ -1,0 +1,114 @@
+"""CELM after the freeze: who stops working loses the weight until work begins again."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from celm.base.errors import CelmError
+from celm.method.weights import Weights
+from celm.rules import rules
+from celm.rules.celm import Celm, Evidence
+from celm.rules.rule import Facts, ProbeSettings, Weighing
+from rules import rounds
+
+NAMES = ("client-0", "client-1", "client-2", "client-3")
+FROZEN = {"client-0": 0.1, "client-1": 0.2, "client-2": 0.3, "client-3": 0.4}
+CLASSES, FEATURES = 3, 5
+State = dict[str, Tensor]
+
+
+def network() -> nn.Sequential:
+    return nn.Sequential(nn.Linear(FEATURES, 16), nn.ReLU(), nn.Linear(16, CLASSES))
+
+
+FACTS = Facts(NAMES, CLASSES, (FEATURES,), 100, 3, network(), ("2.weight", "2.bias"), ProbeSettings(steps=20))
+
+
+def start() -> State:
+    torch.manual_seed(0)
+    return {name: tensor.clone() for name, tensor in network().state_dict().items()}
+
+
+def trained(seed: int) -> State:
+    """A few real steps on data of one's own."""
+    module = network()
+    module.load_state_dict(start())
+    draw = torch.Generator().manual_seed(seed)
+    x, y = torch.randn(64, FEATURES, generator=draw), torch.randint(0, CLASSES, (64,), generator=draw)
+    optimiser = torch.optim.SGD(module.parameters(), lr=0.5)
+    for _ in range(20):
+        optimiser.zero_grad()
+        F.cross_entropy(module(x), y).backward()
+        optimiser.step()
+    return {name: tensor.detach().clone() for name, tensor in module.state_dict().items()}
+
+
+def scaled(state: State, factor: float) -> State:
+    return {name: factor * tensor if name.startswith("2.") else tensor for name, tensor in state.items()}
+
+
+def weigh(
+    rule: Celm, number: int, models: Mapping[str, State], state: Evidence | None = None
+) -> Weighing[Evidence]:
+    return rule.weigh(state or Evidence(Weights(FROZEN)), FACTS, rounds.a_round(start(), models, number))
+
+
+HONEST = {name: trained(seed) for seed, name in enumerate(NAMES)}
+
+
+@pytest.mark.parametrize("idler", [start(), scaled(start(), 10)])
+@pytest.mark.parametrize("reprobe", ["every:10", "on-drift"])
+def test_who_returns_what_was_sent_has_no_weight(reprobe: str, idler: State) -> None:
+    found = weigh(Celm(reprobe=reprobe), 15, {**HONEST, "client-1": idler})
+    assert found.weights == pytest.approx(
+        {"client-0": 0.125, "client-1": 0, "client-2": 0.375, "client-3": 0.5}
+    )
+    assert found.standing == pytest.approx(found.weights)
+    assert found.diagnostics["idle"] == ["client-1"]
+    assert found.diagnostics["movement"]["client-1"] == pytest.approx(0, abs=1e-4)
+    assert found.scores is None
+
+
+def test_work_that_begins_again_is_seen_at_the_next_look() -> None:
+    rule = Celm(reprobe="every:10")
+    stopped = weigh(rule, 15, {**HONEST, "client-1": start()})
+    between = weigh(rule, 16, HONEST, stopped.state)
+    assert between.weights["client-1"] == 0
+    assert between.diagnostics == {"idle": ["client-1"], "movement": {}}
+    again = weigh(rule, 25, HONEST, between.state)
+    assert again.weights == pytest.approx(FROZEN)
+    assert again.diagnostics["idle"] == []
+
+
+def test_who_is_absent_stays_as_last_seen() -> None:
+    rule = Celm(reprobe="on-drift")
+    stopped = weigh(rule, 15, {**HONEST, "client-1": start()})
+    others = {name: model for name, model in HONEST.items() if name != "client-1"}
+    absent = weigh(rule, 16, others, stopped.state)
+    assert absent.standing["client-1"] == 0
+    assert math.fsum(absent.weights.values()) == pytest.approx(1)
+
+
+@pytest.mark.parametrize("number", [6, 14, 16])
+def test_between_looks_and_by_default_weights_are_frozen(number: int) -> None:
+    models = {**HONEST, "client-1": start()}
+    assert weigh(Celm(reprobe="every:10"), number, models).weights == pytest.approx(FROZEN)
+    assert weigh(Celm(), number, models).weights == pytest.approx(FROZEN)
+    assert weigh(Celm(), number, models).diagnostics == {}
+
+
+def test_all_idle_is_nobody_idle() -> None:
+    found = weigh(Celm(reprobe="on-drift"), 15, dict.fromkeys(NAMES, start()))
+    assert found.weights == pytest.approx(FROZEN)
+
+
+@pytest.mark.parametrize("text", ["every:0", "every:", "sometimes", "on-drift "])
+def test_what_cannot_be_read_is_refused(text: str) -> None:
+    with pytest.raises(CelmError, match=r"rule\.reprobe"):
+        rules.build("celm", {"reprobe": text})
