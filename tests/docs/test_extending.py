@@ -26,7 +26,11 @@ SUMMARIES = {
         "Bright bars in noise, 8x8, 8 classes, 1,000 images; needs no files.",
         ["noise"],
     ),
-    "attacks": ("opposite", "Trains, and sends the opposite of what it learnt.", ["client", "strength", "last"]),
+    "attacks": (
+        "opposite",
+        "Trains, and sends the opposite of what it learnt.",
+        ["client", "strength", "last"],
+    ),
 }
 
 

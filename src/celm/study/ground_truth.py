@@ -6,10 +6,11 @@
     agreement of an estimator's final weights with φ, and with λ: Pearson and Spearman correlation, top-1 and
     bottom-1 hits (`celm.metrics.fairness`)
 
-Utilities v are the study's metrics, on the test set. Clients keep their data, their seeds and the number of rounds
-in every coalition. v(∅) shifts all φ alike and changes no agreement. An estimator whose weights are all the same
-says nothing: its correlations count as 0, its hits as what guessing gives. Where the truth itself is constant, or the
-utility is not defined (rare classes), there is nothing to agree with and the row is left out of the mean.
+Utilities v are the study's metrics that are no costs, on the test set. Clients keep their data, their seeds and the
+number of rounds in every coalition. v(∅) shifts all φ alike and changes no agreement. An estimator whose weights are
+all the same says nothing: its correlations count as 0, its hits as what guessing gives. Where the truth itself is
+constant, or the utility is not defined (rare classes), there is nothing to agree with and the row is left out of the
+mean.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from celm.rules.shapley import shapley
 from celm.study.compare import parse_method
 from celm.study.declaration import Study
 from celm.study.grid import Key, Outcome
+from celm.study.measures import COSTS
 from celm.study.scales import Scale
 from celm.study.table import Figure, Table
 
@@ -68,6 +70,10 @@ class Agreement:
     values: Mapping[str, float | None]
 
 
+def utilities(study: Study) -> list[str]:
+    return [metric for metric in study.metrics if metric not in COSTS]
+
+
 def truths(study: Study, outcomes: Mapping[Key, Outcome]) -> list[Truth]:
     """Of every row and seed whose coalitions are all there, by every utility that it has."""
     found = []
@@ -76,7 +82,7 @@ def truths(study: Study, outcomes: Mapping[Key, Outcome]) -> list[Truth]:
         if worth is None:
             continue
         clients, results = worth
-        for utility in study.metrics:
+        for utility in utilities(study):
             values = {coalition: result[utility] for coalition, result in results.items()}
             if None not in values.values():
                 found.append(truth_of(row, seed, utility, clients, values))
@@ -154,7 +160,7 @@ def truth_table(study: Study, outcomes: Mapping[Key, Outcome], scale: Scale) -> 
     rows = [
         f"{reference} of {utility}: {name}"
         for reference in REFERENCES
-        for utility in study.metrics
+        for utility in utilities(study)
         for name in AGREEMENT
     ]
     shown = [row for row in rows if any(row == key for key, _ in ours)]
