@@ -16,7 +16,9 @@ from hypothesis import HealthCheck, settings
 from typer.testing import CliRunner, Result
 
 # The same examples in every run, and no opinion on how fast this machine is.
-settings.register_profile("celm", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile(
+    "celm", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
+)
 settings.load_profile("celm")
 
 Process = subprocess.Popen[str]

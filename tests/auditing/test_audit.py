@@ -17,6 +17,7 @@ import celm
 from auditing.conftest import CLASSES, SHAPE, WIDTHS, Uploads, random_state
 from celm.auditing.probing import Prober
 from celm.base.errors import CelmError
+from celm.method.calibration import calibrated_evidence
 from celm.method.probe import model_noise, probe
 from celm.method.stacking import Stack
 from celm.models import build_model
@@ -117,12 +118,17 @@ def test_a_later_rounds_probe_starts_where_the_last_one_ended(uploads: Uploads) 
     assert found.document["bias"] > once.document["bias"]  # driven further
 
 
+@pytest.mark.parametrize("evidence", ["paper", "calibrated"])
 def test_an_audit_that_was_stopped_goes_on_and_gives_the_same_bytes(
-    uploads: Uploads, monkeypatch: pytest.MonkeyPatch, kept_files: Callable[[Path], dict[str, bytes]]
+    uploads: Uploads,
+    monkeypatch: pytest.MonkeyPatch,
+    kept_files: Callable[[Path], dict[str, bytes]],
+    evidence: str,
 ) -> None:
+    how = HOW | {"evidence": evidence}
     place = save_rounds(uploads)
     whole = uploads.place / "whole"
-    celm.audit(uploads.start, place, out=whole, **HOW)
+    celm.audit(uploads.start, place, out=whole, **how)
     stopped, probed = uploads.place / "stopped", []
     run = Prober.run
 
@@ -135,7 +141,7 @@ def test_an_audit_that_was_stopped_goes_on_and_gives_the_same_bytes(
     with monkeypatch.context() as patch:
         patch.setattr(Prober, "run", until_the_third)
         with pytest.raises(KeyboardInterrupt):
-            celm.audit(uploads.start, place, out=stopped, **HOW)
+            celm.audit(uploads.start, place, out=stopped, **how)
     assert not (stopped / "ledger.json").exists()
     done = []
 
@@ -144,7 +150,7 @@ def test_an_audit_that_was_stopped_goes_on_and_gives_the_same_bytes(
         return run(self, *arguments)
 
     monkeypatch.setattr(Prober, "run", counted)
-    celm.audit(uploads.start, place, out=stopped, **HOW)
+    celm.audit(uploads.start, place, out=stopped, **how)
     assert len(done) == 3  # of six batches: a global model and three clients in each of three rounds
     assert kept_files(stopped) == kept_files(whole)
 
@@ -296,3 +302,31 @@ def test_a_wrong_option_is_one_line(
 def test_help_says_the_exit_codes(invoke: Callable[..., Result]) -> None:
     text = " ".join(invoke("audit", "--help").output.split())
     assert "3 done, but some clients were left out" in text
+
+
+def scaled_head(state: dict[str, torch.Tensor], factor: float) -> dict[str, torch.Tensor]:
+    return {name: factor * tensor if name.startswith("head.") else tensor for name, tensor in state.items()}
+
+
+def test_with_calibrated_evidence_a_scaled_head_gains_nothing(uploads: Uploads) -> None:
+    clients = {name: random_state(i) for i, name in enumerate("abc", start=1)}
+    loud = {**clients, "a": scaled_head(clients["a"], 50)}
+    plain = [celm.audit(random_state(0), each, **HOW).scores["a"] for each in (clients, loud)]
+    assert plain[1] > plain[0] + 0.2
+    how = HOW | {"evidence": "calibrated"}
+    honest, cheating = (celm.audit(random_state(0), each, **how) for each in (clients, loud))
+    assert cheating.scores == pytest.approx(honest.scores, abs=1e-3)
+
+
+def test_calibrated_evidence_is_that_of_the_methods_own_functions() -> None:
+    module = build_model("mlp", {"widths": WIDTHS}, SHAPE, CLASSES)
+    start = model_noise(42, "start-0", CLASSES, SHAPE)
+    states = [random_state(seed) for seed in (1, 2, 3)]
+    starts = start.expand(3, *start.shape)
+    found = probe(Stack(module, states), starts, CLASSES, steps=4, seed=42, calibrated=True)
+    assert found.calibration is not None
+    Q = calibrated_evidence(found.logits, found.calibration)
+    ours = in_memory(starts=1, evidence="calibrated")
+    torch.testing.assert_close(
+        torch.tensor(list(ours.evidence.values()), dtype=torch.float64), Q, rtol=1e-4, atol=1e-4
+    )

@@ -1,7 +1,7 @@
 """What a round's probes say, and how surely.
 
     u [R, N, K], g [R, K]     logits of N clients and of the model they started from, R starts of the probe
-    Q, shares, scores         of the logits' means over starts (celm.method.evidence)
+    Q, shares, scores         of the logits' means over starts (celm.method.evidence, or .calibration by a setting)
     SE(x)                     = std_r(x^r) / sqrt(R),  x^r the number as start r alone gives it, ddof 1
     distribution              = Q / Σ Q                             estimated client x class distribution
 
@@ -32,8 +32,8 @@ with.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import astuple, dataclass
 
 import numpy as np
 import torch
@@ -42,16 +42,19 @@ from scipy.stats import t as student
 from torch import Tensor
 
 from celm.auditing.settings import Settings
+from celm.method.calibration import Calibration, calibrated_evidence
 from celm.method.evidence import bias, evidence, scores, shares
 from celm.metrics.free_riders import z_scores
 
-EVIDENCE = {"paper": evidence}
-"""Client logits [N, K] and global logits [K] to evidence [N, K], by the name of the setting."""
 LITTLE = 0.5
 """Of an equal part: less is little."""
 
 Array = NDArray[np.float64]
 Table = NDArray[np.bool_]
+
+
+Rule = Callable[[Tensor, Tensor], Tensor]
+"""Client logits `[N, K]` and global logits `[K]` to evidence `[N, K]`."""
 
 
 @dataclass(frozen=True)
@@ -105,14 +108,26 @@ class Findings:
     bias: float
 
 
+def by_calibration(models: Sequence[Calibration | None]) -> Rule:
+    """Calibrated evidence, for which the global model's logits are of no account."""
+    known = [model for model in models if model is not None]
+    parts = [torch.cat(part) for part in zip(*map(astuple, known), strict=True)]
+    calibration = Calibration(*parts)
+    return lambda clients, _: calibrated_evidence(calibration.gains(clients), calibration)
+
+
 def judge(
-    client_logits: Mapping[str, Tensor], global_logits: Tensor, copies: Mapping[str, Copy], how: Settings
+    client_logits: Mapping[str, Tensor],
+    global_logits: Tensor,
+    copies: Mapping[str, Copy],
+    how: Settings,
+    calibrations: Mapping[str, Calibration | None] | None = None,
 ) -> Findings:
-    """`client_logits`: client to `[R, K]`, all finite; `global_logits`: `[R, K]`."""
+    """`client_logits`: client to `[R, K]`, all finite; `global_logits`: `[R, K]`; calibrations where evidence is."""
     names = list(client_logits)
     u = torch.stack([client_logits[name].double() for name in names], dim=1)
     g = global_logits.double()
-    rule = EVIDENCE[how.evidence]
+    rule = evidence if calibrations is None else by_calibration([calibrations[name] for name in names])
     Q = rule(u.mean(dim=0), g.mean(dim=0))
     score = dict(zip(names, scores(Q).tolist(), strict=True))
     z = z_scores(score)

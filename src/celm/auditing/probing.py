@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, astuple, dataclass
 from pathlib import Path
 
 import torch
@@ -21,6 +21,7 @@ from celm.auditing.adapters import Subject
 from celm.auditing.settings import Settings
 from celm.base.errors import CelmError
 from celm.base.files import digest, dump_json, read_tensors, write_tensors
+from celm.method.calibration import Calibration
 from celm.method.probe import model_noise, probe
 from celm.method.stacking import Stack
 
@@ -29,7 +30,7 @@ AT_ONCE = 128 << 20
 MOST = 16
 VALUES = 1 << 22
 """Input values in one batch."""
-JUDGING = ("confidence", "beta", "evidence", "partial")
+JUDGING = ("confidence", "beta", "partial")
 """Settings that matter only after the probe, or before it."""
 
 
@@ -40,6 +41,23 @@ class Probed:
     key: str
     logits: Tensor
     inputs: Tensor | None
+    calibration: Calibration | None
+    """Of this model alone, for evidence that needs it."""
+
+    def tensors(self) -> dict[str, Tensor]:
+        found = {"logits": self.logits} | ({} if self.inputs is None else {"inputs": self.inputs})
+        return found | ({} if self.calibration is None else asdict(self.calibration))
+
+    def complete(self, inputs: bool, calibrated: bool) -> bool:
+        return not (inputs and self.inputs is None) and not (calibrated and self.calibration is None)
+
+
+def recalled(key: str, tensors: Mapping[str, Tensor]) -> Probed | None:
+    if "logits" not in tensors:
+        return None
+    parts = {name: tensors[name] for name in ("level", "spread", "overall") if name in tensors}
+    calibration = Calibration(**parts) if len(parts) == 3 else None
+    return Probed(key, tensors["logits"], tensors.get("inputs"), calibration)
 
 
 class Prober:
@@ -51,6 +69,7 @@ class Prober:
         self.subject, self.how, self.kept, self.further = subject, how, kept, further
         tables = how.tables() | {"input_shape": subject.input_shape, "hold": digest(held)}
         depends = {name: value for name, value in tables.items() if name not in JUDGING}
+        self.calibrated = how.evidence == "calibrated"
         self.settings = hashlib.sha256(dump_json(depends).encode()).hexdigest()
         classes = len(how.classes)
         self.start = torch.stack(
@@ -75,9 +94,10 @@ class Prober:
                 tensors, _ = read_tensors(path)
             except CelmError:
                 return None
-            if "logits" not in tensors or (self.further and "inputs" not in tensors):
+            probed = recalled(key, tensors)
+            if probed is None or not probed.complete(self.further, self.calibrated):
                 return None
-            found.append(Probed(key, tensors["logits"], tensors.get("inputs")))
+            found.append(probed)
         return found
 
     def run(
@@ -95,15 +115,22 @@ class Prober:
             lr=how.probe.lr,
             l2=how.probe.l2,
             chunk=chunk,
+            seed=how.seed,
+            calibrated=self.calibrated,
         )
         done = []
-        for key, logits, inputs in zip(keys, found.logits, found.inputs, strict=True):
-            ended = inputs.view(self.start.shape) if self.further else None
-            done.append(Probed(key, logits.view(how.starts, -1), ended))
+        for m, key in enumerate(keys):
+            logits = found.logits[m].view(how.starts, -1)
+            own = None
+            if found.calibration is not None:
+                level, spread, overall = (part[m : m + 1] for part in astuple(found.calibration))
+                own = Calibration(level[:, classes], spread[:, classes], overall)
+                logits = logits * own.overall + own.level
+            ended = found.inputs[m].view(self.start.shape) if self.further else None
+            done.append(Probed(key, logits, ended, own))
         if self.kept is not None:
             for each in done:
-                tensors = {"logits": each.logits} | ({} if each.inputs is None else {"inputs": each.inputs})
-                write_tensors(self.kept / f"{each.key}.safetensors", tensors, {})
+                write_tensors(self.kept / f"{each.key}.safetensors", each.tensors(), {})
         return done
 
     def begin(self, last: Probed | None) -> Tensor:

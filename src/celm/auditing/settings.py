@@ -43,8 +43,8 @@ class Settings(Table):
     """Probe the output of this layer, such as an embedding, instead of the model's input."""
     partial: bool = False
     """Client files may hold a part of the tensors, such as an adapter; the rest is the global model's."""
-    evidence: Literal["paper"] = "paper"
-    """How logits become evidence."""
+    evidence: Literal["paper", "calibrated"] = "paper"
+    """How logits become evidence: the paper's, or one that scaling a model cannot raise."""
     starts: Annotated[int, Field(ge=1, le=100)] = 5
     """R: random starts of each probe."""
     confidence: Annotated[float, Field(gt=0.5, lt=1)] = 0.95

@@ -92,7 +92,7 @@ class Work:
         refused: dict[str, str] = {}
         copies: dict[str, Copy] = {}
         first: dict[str, str | None] = {start.tensors: None}
-        logits: dict[str, Tensor] = {}
+        probes: dict[str, Probed] = {}
         batch: list[Taken] = []
         at_once = self.ready.models_at_once()
         for source in round.clients:
@@ -101,14 +101,19 @@ class Work:
                 batch.append(taken)
                 note_copy(taken, first, copies)
             if len(batch) == at_once:
-                self.probe(batch, logits, refused, round.name)
+                self.probe(batch, probes, refused, round.name)
                 batch = []
         if batch:
-            self.probe(batch, logits, refused, round.name)
-        logits = {name: found for name, found in logits.items() if name not in refused}
-        if len(logits) == 1:
-            self.note(next(iter(logits)), "is alone, so its score is 1 and says nothing")
-        return (judge(logits, start.logits, copies, self.how) if logits else None), refused
+            self.probe(batch, probes, refused, round.name)
+        probes = {name: found for name, found in probes.items() if name not in refused}
+        if not probes:
+            return None, refused
+        if len(probes) == 1:
+            self.note(next(iter(probes)), "is alone, so its score is 1 and says nothing")
+        logits = {name: found.logits for name, found in probes.items()}
+        calibrated = self.how.evidence == "calibrated"
+        calibrations = {name: found.calibration for name, found in probes.items()} if calibrated else None
+        return judge(logits, start.logits, copies, self.how, calibrations), refused
 
     def begin(self, round: RoundSources) -> Start:
         """Read and probe the model that the round's clients started from; it stays in `self.model`."""
@@ -178,11 +183,11 @@ class Work:
         self.count()
 
     def probe(
-        self, batch: list[Taken], logits: dict[str, Tensor], refused: dict[str, str], round: str
+        self, batch: list[Taken], probes: dict[str, Probed], refused: dict[str, str], round: str
     ) -> None:
         for taken, found in zip(batch, self.probed(batch), strict=True):
             if bool(found.logits.isfinite().all()):
-                logits[taken.name] = found.logits
+                probes[taken.name] = replace(found, inputs=None)
             else:
                 reason = "its logits are not finite under the probe"
                 mine = [file.client == taken.name and file.round == round for file in self.files]

@@ -47,6 +47,10 @@ class Calibration:
     def __getitem__(self, models: slice) -> Calibration:
         return Calibration(self.level[models], self.spread[models], self.overall[models])
 
+    def gains(self, logits: Tensor) -> Tensor:
+        """Raw logits `[M, K]` in units of their model's spread."""
+        return (logits - self.level) / self.overall.clamp_min(TINY)[:, None]
+
     def applied(self, forward: Forward) -> Forward:
         """Logits `[M, k, K]` in units of their spread on noise; those of a constant model are 0."""
         level, scale = self.level[:, None], self.overall.clamp_min(TINY)[:, None, None]
