@@ -106,11 +106,12 @@ def play(federation: Federation, state: State, engine: Engine) -> Played:
         after, inputs = aggregate(federation, state, round, record)
     server_seconds = time.perf_counter() - started
 
+    local = number < federation.local_heads and not federation.rule.settled(after.rule)
     state = replace(
         after,
         number=number,
-        heads=local_heads(federation, state.heads, usable, number),
-        kept=kept_heads(federation, state.kept, outcomes, number),
+        heads=local_heads(federation, state.heads, usable) if local else {},
+        kept=kept_heads(federation, state.kept, outcomes) if local else {},
         memories={**state.memories, **{name: outcomes[name].memory for name in present}},
         seen={**state.seen, **{name: sent[name].model for name in present if name in federation.attacks}},
     )
@@ -196,7 +197,7 @@ def deliveries(
         delivery = federation.rule.deliver(state.rule, model, client)
         if extras:
             delivery = replace(delivery, extras={**delivery.extras, **extras})
-        if number <= federation.local_heads and client in state.heads:
+        if client in state.heads:
             delivery = replace(delivery, model={**delivery.model, **state.heads[client]})
         sent[client] = delivery
     return sent
@@ -214,8 +215,7 @@ def train(
     jobs = []
     for name, delivery in sent.items():
         # An attacker that sent another head than it trained goes on from the one it trained.
-        own = state.kept.get(name, {}) if number <= federation.local_heads else {}
-        model = {**delivery.model, **own}
+        model = {**delivery.model, **state.kept.get(name, {})}
         attack = attack_of(federation, name, number)
         habits = attack.habits() if attack else Habits()
         job = Job(name, number, rate, replace(delivery, model=model), state.memories.get(name), habits)
@@ -269,21 +269,17 @@ def flaw(update: Update, reference: StateDict) -> str | None:
 
 
 def local_heads(
-    federation: Federation, heads: Mapping[str, StateDict], updates: Mapping[str, Update], number: int
+    federation: Federation, heads: Mapping[str, StateDict], updates: Mapping[str, Update]
 ) -> dict[str, StateDict]:
-    """The heads to send back next round; none once heads are shared."""
-    if number >= federation.local_heads:
-        return {}
+    """The heads to send back next round."""
     names = federation.facts.head
     sent = {client: {name: update.model[name] for name in names} for client, update in updates.items()}
     return {**heads, **sent}
 
 
 def kept_heads(
-    federation: Federation, kept: Mapping[str, StateDict], outcomes: Mapping[str, Outcome], number: int
+    federation: Federation, kept: Mapping[str, StateDict], outcomes: Mapping[str, Outcome]
 ) -> dict[str, StateDict]:
-    if number >= federation.local_heads:
-        return {}
     names = federation.facts.head
     own = {
         client: {name: outcome.update.model[name] for name in names}

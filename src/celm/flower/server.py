@@ -103,7 +103,7 @@ class Server:
         """What the rule says, with the client's own last head while heads stay local."""
         state = self.now
         delivery = self.rule.deliver(state.rule, state.model, client)
-        if self.done >= self.local_heads or client not in state.heads:
+        if client not in state.heads:
             return delivery
         return replace(delivery, model={**delivery.model, **state.heads[client]})
 
@@ -122,7 +122,9 @@ class Server:
             weighing = self.rule.weigh(before.rule, replace(self.facts, clients=before.clients), taken)
         with watch.timed("merge"):
             model = self.rule.merge(before.rule, taken, weighing)
-        after = ServerState(number, model, weighing.state, before.clients, self.heads_after(taken))
+        after = ServerState(
+            number, model, weighing.state, before.clients, self.heads_after(taken, weighing.state)
+        )
         with watch.timed("record"):
             facts = {
                 "asked": list(delivered),
@@ -141,9 +143,9 @@ class Server:
         self.state = after
         return model
 
-    def heads_after(self, taken: Round) -> dict[str, StateDict]:
+    def heads_after(self, taken: Round, after: Any) -> dict[str, StateDict]:
         """The heads to send back next round; none once heads are shared."""
-        if taken.number >= self.local_heads:
+        if taken.number >= self.local_heads or self.rule.settled(after):
             return {}
         names = self.facts.head
         sent = {

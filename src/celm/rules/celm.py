@@ -9,7 +9,7 @@
 Probes start from Gaussian noise, then from where the last round's probe of the same model ended. While it
 warms up, clients keep their own heads. With `reprobe`, clients are looked at again after the freeze, and one that has
 stopped working has no weight until it works again (celm.method.movement); the weights of the others keep their
-proportions.
+proportions. With `settle`, T_w is the most: the warm-up ends once a round moves no weight by more than that.
 """
 
 from __future__ import annotations
@@ -42,6 +42,8 @@ class Evidence:
     global_inputs: Tensor | None = None
     idle: tuple[str, ...] = ()
     """Who had stopped working when last looked at."""
+    ended: int | None = None
+    """The round in which the weights had settled, before the warm-up was over."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,10 @@ class Celm(Rule[Evidence]):
     """T_w, the rounds that are probed; by default `fraction` of all, at least one."""
     fraction: Annotated[float, Field(gt=0, le=1)] = 0.05
     """T_w / T, where `warmup` does not say."""
+    settle: Annotated[float, Field(gt=0, lt=1)] | None = None
+    """Ends the warm-up before T_w, after the first round from `least` on in which no weight moves by more than this."""
+    least: Annotated[int, Field(ge=1)] = 3
+    """The rounds that are probed at least, with `settle`."""
     beta: Annotated[float, Field(ge=0, lt=1)] = 0.5
     """Smoothing factor of the weights."""
     debias: bool = True
@@ -72,11 +78,21 @@ class Celm(Rule[Evidence]):
     def local_heads(self, rounds: int) -> int:
         return self.warmup or warmup_rounds(rounds, self.fraction)
 
+    def settled(self, state: Evidence) -> bool:
+        return state.ended is not None
+
+    def settles(self, number: int, before: Weights, after: Weights) -> bool:
+        """Whether a round moved no weight by more than `settle`."""
+        if self.settle is None or number < self.least:
+            return False
+        known = before.knowing(list(after.of))
+        return max(abs(weight - known.of[name]) for name, weight in after.of.items()) <= self.settle
+
     def init(self, federation: Facts) -> Evidence:
         return Evidence(Weights().knowing(federation.clients))
 
     def weigh(self, state: Evidence, federation: Facts, round: Round) -> Weighing[Evidence]:
-        if round.number > self.local_heads(federation.rounds):
+        if state.ended or round.number > self.local_heads(federation.rounds):
             return self.after_warmup(state, federation, round)
 
         names = in_order(round.clients)
@@ -105,7 +121,11 @@ class Celm(Rule[Evidence]):
         weights = state.weights.smoothed(score, self.beta)
         ended = dict(zip(names, found.inputs[1:], strict=True))
         state = replace(
-            state, weights=weights, inputs={**state.inputs, **ended}, global_inputs=found.inputs[0]
+            state,
+            weights=weights,
+            inputs={**state.inputs, **ended},
+            global_inputs=found.inputs[0],
+            ended=round.number if self.settles(round.number, state.weights, weights) else None,
         )
         return Weighing(
             state,
@@ -123,7 +143,7 @@ class Celm(Rule[Evidence]):
     def after_warmup(self, state: Evidence, federation: Facts, round: Round) -> Weighing[Evidence]:
         """After the warm-up: weights stay, but for clients that do not work."""
         state = replace(state, weights=state.weights.knowing(round.clients))
-        after = round.number - self.local_heads(federation.rounds)
+        after = round.number - (state.ended or self.local_heads(federation.rounds))
         moved: dict[str, float] = {}
         every = int(self.reprobe.removeprefix("every:")) if self.reprobe.startswith("every:") else None
         if every is not None and after % every == 0:

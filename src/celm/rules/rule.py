@@ -92,6 +92,10 @@ class Rule(Configurable, ABC, Generic[State]):
         """For how many first rounds clients keep their own head, unless the run says otherwise."""
         return 0
 
+    def settled(self, state: State) -> bool:
+        """Whether heads may be shared from now on, although fewer rounds are over."""
+        return False
+
     @abstractmethod
     def init(self, federation: Facts) -> State: ...
 
