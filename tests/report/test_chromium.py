@@ -18,9 +18,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import celm
 from celm.federation.experiment import Experiment
+from celm.models import build_model
 from celm.report.html import report, write_report
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -148,3 +150,28 @@ def test_a_study_fits_and_sorts(study: Path, tmp_path: Path, width: int) -> None
     # What is missing comes last, whichever way.
     assert told["sorted"]["descending accuracy"] == ["celm", "fedavg", "fedrs"]
     assert told["sorted"]["ascending accuracy"] == ["fedavg", "celm", "fedrs"]
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_an_audit_fits_and_sorts_whatever_clients_are_called(tmp_path: Path, width: int) -> None:
+    model = build_model("mlp", {"widths": [8]}, (1, 8, 8), 4)
+    names = ["<script>alert(1)</script>", "x" * 150, "b"]
+    states = {}
+    for seed, name in enumerate(names):
+        torch.manual_seed(seed)
+        states[name] = {key: torch.randn_like(value) for key, value in model.state_dict().items()}
+    found = celm.audit(
+        model.state_dict(),
+        states,
+        model="mlp",
+        options={"widths": [8]},
+        input_shape=(1, 8, 8),
+        classes=4,
+        probe={"steps": 3},
+    )
+    told = browse(found.to_html(), tmp_path, width)
+    assert told["width"][0] <= told["width"][1] == width
+    assert told["outside"] == []
+    assert told["scripts"] == 1
+    best = sorted(found.scores, key=lambda name: -found.scores[name])
+    assert [name[:20] for name in told["sorted"]["descending score"]] == [name[:20] for name in best]
