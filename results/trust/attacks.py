@@ -45,6 +45,13 @@ SPLITS = {"pls": "client-0", "maverick": "client-1"}
 
 METHODS: dict[str, list[str]] = {
     "celm": ["rule.name=celm", "rule.warmup=5"],
+    "celm calibrated": ["rule.name=celm", "rule.warmup=5", "rule.evidence=calibrated"],
+    "celm calibrated, looking again": [
+        "rule.name=celm",
+        "rule.warmup=5",
+        "rule.evidence=calibrated",
+        "rule.reprobe=every:10",
+    ],
     "shapfed": ["rule.name=shapfed"],
     "cgsv": ["rule.name=cgsv", "rule.protocol=aggregation_only"],
     "cffl": ["rule.name=cffl", "rule.sharpen=share"],

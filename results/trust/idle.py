@@ -1,0 +1,121 @@
+"""Does looking again find a client that stops working, and does it leave honest ones alone?
+
+    CELM_DATA=... python results/trust/idle.py [--workers 2] [--out results/trust/idle.json]
+
+Protocol, fixed before the first run. FashionMNIST, 5 clients, 30 rounds, warm-up of 5, calibrated evidence; seeds 44
+to 53, none of which the threshold (0.15 of the median, `celm.method.movement`) was chosen on.
+
+found     `idle_after_warmup` by client-0 on PLS, honest in the warm-up, then plain (strength 0) or disguised by noise
+          of the size of the last change (strength 1), each with `every:10` and with `on-drift`. Reported: the number of
+          rounds after the freeze until client-0 is first named idle (target: at most 15), and every other client that
+          is ever named (target: nobody).
+spared    everybody honest, `on-drift`, on pls, sls, dirichlet 0.05, maverick and free_rider (whose free-rider trains on
+          few samples, so it works). Reported: every client that is ever named, and in how many rounds (target: nobody).
+
+Every run is reported. Runs are kept in a folder beside (`--cells`), so that the script goes on where it was stopped.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+from celm.base.files import dump_json, write_text
+from celm.federation.assembly import resolve
+from celm.federation.experiment import Experiment
+from celm.federation.folder import Folder
+from celm.federation.run import Run
+from celm.study.grid import Cell, run_grid
+from celm.study.processes import Processes
+
+SEEDS = range(44, 54)
+WARMUP = 5
+SPLITS: dict[str, dict[str, Any]] = {
+    "pls": {"name": "pls"},
+    "sls": {"name": "sls"},
+    "dirichlet 0.05": {"name": "dirichlet", "alpha": 0.05},
+    "maverick": {"name": "maverick"},
+    "free_rider": {"name": "free_rider"},
+}
+
+
+def cell(place: Path, split: dict[str, Any], reprobe: str, seed: int, strength: float | None) -> Cell:
+    tables: dict[str, Any] = {
+        "dataset": {"name": "fashion_mnist"},
+        "split": split,
+        "rule": {"name": "celm", "evidence": "calibrated", "warmup": WARMUP, "reprobe": reprobe},
+        "run": {"rounds": 30, "seed": seed, "workers": 0, "evaluate_every": 30},
+    }
+    if strength is not None:
+        tables["attack"] = {
+            "name": "idle_after_warmup",
+            "client": "client-0",
+            "strength": strength,
+            "honest": WARMUP,
+        }
+    label = "honest" if strength is None else f"strength {strength:g}"
+    name = f"{split['name']}-{reprobe.replace(':', '')}-{label.replace(' ', '')}-seed{seed}"
+    return Cell(resolve(Experiment.parse(tables)), place / name, str(split["name"]), f"{reprobe}, {label}")
+
+
+def named(run: Run) -> dict[str, list[int]]:
+    """Client to the rounds after the freeze in which it was named idle."""
+    found: dict[str, list[int]] = {}
+    for record in run.rounds:
+        for client in record["diagnostics"].get("idle", []):
+            found.setdefault(client, []).append(record["round"] - WARMUP)
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--cells", type=Path, default=Path("runs/idle"))
+    parser.add_argument("--out", type=Path, default=Path("results/trust/idle.json"))
+    given = parser.parse_args()
+    found = [
+        cell(given.cells, SPLITS["pls"], reprobe, seed, strength)
+        for reprobe in ("every:10", "on-drift")
+        for strength in (0.0, 1.0)
+        for seed in SEEDS
+    ]
+    spared = [cell(given.cells, split, "on-drift", seed, None) for split in SPLITS.values() for seed in SEEDS]
+    outcomes = run_grid([*found, *spared], lambda: Processes(given.workers))
+    results = []
+    for outcome in outcomes:
+        idle = {} if outcome.result is None else named(Run.read(Folder.open(outcome.cell.place)))
+        results.append(
+            {
+                "split": outcome.cell.row,
+                "method": outcome.cell.method,
+                "seed": outcome.cell.experiment.run.seed,
+                "error": outcome.error,
+                "named": idle,
+            }
+        )
+    write_text(given.out, dump_json(results, indent=1) + "\n")
+    print(json.dumps(summary(results), indent=1))
+
+
+def summary(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    rows = []
+    for key in dict.fromkeys((each["split"], each["method"]) for each in results):
+        runs = [each for each in results if (each["split"], each["method"]) == key and not each["error"]]
+        first = [min(each["named"].get("client-0", [99])) for each in runs]
+        attacked = "strength" in key[1]
+        others = [
+            [client, each["seed"], len(rounds)]
+            for each in runs
+            for client, rounds in each["named"].items()
+            if not (attacked and client == "client-0")
+        ]
+        rows.append({"split": key[0], "method": key[1], "runs": len(runs), "honest clients named": others})
+        if attacked:
+            rows[-1] |= {"found": sum(each <= 25 for each in first), "rounds until found": first}
+    return rows
+
+
+if __name__ == "__main__":
+    main()
