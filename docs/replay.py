@@ -50,7 +50,8 @@ def shell(command: str) -> str:
     own = Path(sys.executable).parent
     environment = {**os.environ, "COLUMNS": "100", "PATH": f"{own}{os.pathsep}{os.environ['PATH']}"}
     done = subprocess.run(["bash", "-c", command], env=environment, capture_output=True, text=True)  # noqa: S603, S607
-    return "".join(f"{line.rstrip()}\n" for line in (done.stdout + done.stderr).splitlines())
+    shown = done.stdout + (done.stderr if done.returncode else "")  # progress is for whoever waits
+    return "".join(f"{line.rstrip()}\n" for line in shown.splitlines())
 
 
 def python(block: str, names: dict[str, Any]) -> str:

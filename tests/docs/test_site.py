@@ -134,4 +134,4 @@ def test_site_builds_strictly_and_its_pages_load_nothing_from_the_network(tmp_pa
     for sheet in tmp_path.rglob("*.css"):
         assert not re.search(r"(@import|url\()\s*[\"']?(\w+:)?//", sheet.read_text(encoding="utf-8"))
     gallery = (tmp_path / "gallery.html").read_text(encoding="utf-8")
-    assert gallery.count('<div class="figure"><svg') == gallery.count("<h2") == 10
+    assert gallery.count('<div class="figure"><svg') == gallery.count("<h2") == 11
