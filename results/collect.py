@@ -1,4 +1,4 @@
-"""Gather finished runs of a comparison into one small file: python results/rivals/collect.py FOLDER OUT.json."""
+"""Gather the finished runs of a study or a comparison into one small file: python results/collect.py FOLDER OUT.json."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ KEPT = ("seed", "accuracy", "balanced_accuracy", "rare_class_accuracy", "per_cla
 if __name__ == "__main__":
     folder, out = Path(sys.argv[1]), Path(sys.argv[2])
     found = {}
-    for path in sorted(folder.glob("*/result.json")):
+    cells = folder / "cells" if (folder / "cells").is_dir() else folder
+    for path in sorted(cells.glob("*/result.json")):
         result = json.loads(path.read_text())
         settings = (path.parent / "settings.toml").read_text()
         found[path.parent.name] = {**{name: result[name] for name in KEPT}, "settings": settings}
