@@ -1,4 +1,4 @@
-"""Gather the finished runs of a study or a comparison into one small file: python results/collect.py FOLDER OUT.json."""
+"""Gather the finished runs of a study or comparison into one small file: python results/collect.py FOLDER OUT.json."""
 
 from __future__ import annotations
 
