@@ -78,25 +78,44 @@ def save_pytorch_loop(tmp_path: Path) -> tuple[str, ...]:
     return ("--global", "global.pt", "--model", "nets:make", "--input-shape", "1,8,8")
 
 
+NETS = ("--model", "nets:make", "--input-shape", "1,8,8")
+
+
+def array_record(model: nn.Module) -> Any:
+    """What a Flower client returns and its server receives."""
+    flwr = pytest.importorskip("flwr.app", reason="needs pip install 'celm[flower]'")
+    return flwr.ArrayRecord(model.state_dict())
+
+
 def save_flower_in_order(tmp_path: Path) -> tuple[str, ...]:
-    """Lists of arrays, as `get_parameters` returns them, saved by `np.savez`."""
+    """Lists of arrays, saved by `np.savez`."""
     start = plain(tmp_path)
-    np.savez(tmp_path / "global.npz", *(value.numpy() for value in start.state_dict().values()))
+    np.savez(tmp_path / "global.npz", *array_record(start).to_numpy_ndarrays())
     for name, model in clients_of(start).items():
-        np.savez(
-            tmp_path / "clients" / f"{name}.npz", *(value.numpy() for value in model.state_dict().values())
-        )
-    return ("--global", "global.npz", "--model", "nets:make", "--input-shape", "1,8,8")
+        np.savez(tmp_path / "clients" / f"{name}.npz", *array_record(model).to_numpy_ndarrays())
+    return ("--global", "global.npz", *NETS)
 
 
 def save_flower_by_name(tmp_path: Path) -> tuple[str, ...]:
-    """Arrays by name, as an ArrayRecord of a state dict has them."""
+    """Arrays by name."""
     start = plain(tmp_path)
-    np.savez(tmp_path / "global.npz", **{name: value.numpy() for name, value in start.state_dict().items()})  # type: ignore[arg-type]
+    np.savez(tmp_path / "global.npz", **named(start))
     for name, model in clients_of(start).items():
-        arrays = {key: value.numpy() for key, value in model.state_dict().items()}
-        np.savez_compressed(tmp_path / "clients" / f"{name}.npz", **arrays)  # type: ignore[arg-type]
-    return ("--global", "global.npz", "--model", "nets:make", "--input-shape", "1,8,8")
+        np.savez_compressed(tmp_path / "clients" / f"{name}.npz", **named(model))
+    return ("--global", "global.npz", *NETS)
+
+
+def named(model: nn.Module) -> dict[str, Any]:
+    return {name: array.numpy() for name, array in array_record(model).items()}
+
+
+def save_flower_state_dicts(tmp_path: Path) -> tuple[str, ...]:
+    """As the server of a Flower quickstart saves its last model."""
+    start = plain(tmp_path)
+    torch.save(array_record(start).to_torch_state_dict(), tmp_path / "global.pt")
+    for name, model in clients_of(start).items():
+        torch.save(array_record(model).to_torch_state_dict(), tmp_path / "clients" / f"{name}.pt")
+    return ("--global", "global.pt", *NETS)
 
 
 def save_transformers(tmp_path: Path) -> tuple[str, ...]:
@@ -114,7 +133,13 @@ def save_transformers(tmp_path: Path) -> tuple[str, ...]:
     return ("--global", "start/model.safetensors", "--model", "start")
 
 
-SAVED = [save_pytorch_loop, save_flower_in_order, save_flower_by_name, save_transformers]
+SAVED = [
+    save_pytorch_loop,
+    save_flower_in_order,
+    save_flower_by_name,
+    save_flower_state_dicts,
+    save_transformers,
+]
 
 
 @pytest.mark.parametrize("save", SAVED, ids=lambda save: save.__name__)
