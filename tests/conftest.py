@@ -48,7 +48,7 @@ def celm(tmp_path: Path) -> Callable[..., Finished]:
 
 @pytest.fixture
 def start_celm(tmp_path: Path) -> Iterator[Callable[..., Process]]:
-    """Start `celm` as a process in a session of its own; what is left of it ends with the test."""
+    """Start `celm` as a process that leads a group of its own; what is left of it ends with the test."""
     started: list[Process] = []
 
     def start(*arguments: object, cwd: Path = tmp_path, **environment: str) -> Process:
