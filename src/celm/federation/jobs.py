@@ -89,7 +89,7 @@ class Workbench:
             if value is not None:
                 setattr(self, name, value.to(self.device))
         if self.inputs.ndim == 4 and any(isinstance(part, nn.Conv2d) for part in self.module.modules()):
-            # Convolutions run half again as fast with the channels last in memory; the numbers are the same but for rounding.
+            # Half again as fast for convolutions; the numbers are the same but for rounding.
             self.module = self.module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
             self.inputs = self.inputs.contiguous(memory_format=torch.channels_last)
             self.test_inputs = self.test_inputs.contiguous(memory_format=torch.channels_last)
