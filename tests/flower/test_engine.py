@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -22,6 +23,7 @@ from celm.base.errors import CelmError
 from celm.engines.launch import carry_out
 from celm.federation.folder import Folder
 from celm.flower import apps
+from celm.flower.engine import asked_to_stop
 from conftest import Finished, Process
 from flower.small_grid import SmallGrid
 
@@ -135,6 +137,33 @@ def test_the_simulation_of_five_clients_gives_the_run_of_the_local_engine(
     assert flower.stdout.startswith("{")
     assert local.returncode == 0
     assert outcome(tmp_path / "flower") == outcome(tmp_path / "local")
+
+
+def test_an_interrupt_asks_the_server_to_stop_and_a_second_one_ends_the_simulation_at_once() -> None:
+    before = signal.getsignal(signal.SIGINT)
+    stopped = threading.Event()
+    steps: list[str] = []
+
+    def simulate(interrupts: int, error: Exception | None = None) -> None:
+        with asked_to_stop(stopped):
+            for _ in range(interrupts):
+                signal.raise_signal(signal.SIGINT)
+                steps.append("went on")
+            if error:
+                raise error
+
+    simulate(0)
+    assert not stopped.is_set()
+    with pytest.raises(CelmError, match="broken"):
+        simulate(0, CelmError("broken"))
+    for interrupts, error, went_on in ((1, None, 1), (1, CelmError("ended by that"), 1), (2, None, 1)):
+        steps.clear()
+        stopped.clear()
+        with pytest.raises(KeyboardInterrupt):
+            simulate(interrupts, error)
+        assert stopped.is_set()
+        assert len(steps) == went_on
+        assert signal.getsignal(signal.SIGINT) is before
 
 
 @pytest.mark.slow

@@ -57,6 +57,7 @@ class Nodes:
         self.stopped = stopped or threading.Event()
 
     def work(self, jobs: Sequence[Job]) -> list[Outcome]:
+        self.go_on()
         nodes = itertools.cycle(self.nodes())
         messages = [self.message(job, next(nodes)) for job in jobs]
         replies = self.exchange(messages)
@@ -92,9 +93,12 @@ class Nodes:
                 self.pause()
         return [replies[message.metadata.message_id] for message in messages]
 
-    def pause(self) -> None:
+    def go_on(self) -> None:
         if self.stopped.is_set():
             raise CelmError("stopped")
+
+    def pause(self) -> None:
+        self.go_on()
         time.sleep(PATIENCE)
 
 

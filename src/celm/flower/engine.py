@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import FrameType
 
 from flwr.app import Context
 from flwr.server.superlink.fleet.vce.backend.backend import BackendConfig
@@ -56,7 +58,7 @@ def carry_out(folder: Folder, watch: launch.Watch | None = None, workers: int | 
         "init_args": {"num_cpus": cores},
         "client_resources": {"num_cpus": 1, "num_gpus": 0.0},
     }
-    with quiet():
+    with quiet(), asked_to_stop(stopped):
         try:
             run_simulation(app, client, folder.settings().split.clients, backend_config=resources)
         except RuntimeError as error:
@@ -68,6 +70,36 @@ def carry_out(folder: Folder, watch: launch.Watch | None = None, workers: int | 
     if not finished:
         raise CelmError("Flower's simulation ended before the run did")
     return finished[0]
+
+
+@contextmanager
+def asked_to_stop(stopped: threading.Event) -> Iterator[None]:
+    """A first interrupt asks the server to stop and is passed on at the end of the simulation; a second ends it at once.
+
+    Raised inside Flower's simulation, an interrupt takes the nodes from under messages on their way to them: a thread
+    then waits for its node for ever, and the process never ends.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.getsignal(signal.SIGINT)
+    asked = threading.Event()
+
+    def ask(number: int, frame: FrameType | None) -> None:
+        asked.set()
+        stopped.set()
+        signal.signal(signal.SIGINT, before)
+
+    signal.signal(signal.SIGINT, ask)
+    try:
+        yield
+    except CelmError:
+        if not asked.is_set():
+            raise
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if asked.is_set():
+        raise KeyboardInterrupt
 
 
 @contextmanager
