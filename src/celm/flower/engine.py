@@ -74,7 +74,7 @@ def carry_out(folder: Folder, watch: launch.Watch | None = None, workers: int | 
 
 @contextmanager
 def asked_to_stop(stopped: threading.Event) -> Iterator[None]:
-    """A first interrupt asks the server to stop and is passed on at the end of the simulation; a second ends it at once.
+    """A first interrupt asks the server to stop and is passed on at the end of the simulation; a second ends it now.
 
     Raised inside Flower's simulation, an interrupt takes the nodes from under messages on their way to them: a thread
     then waits for its node for ever, and the process never ends.
