@@ -16,6 +16,9 @@ from celm.method.probe import frozen
 WORTH_STARTING_WORKERS = 15.0
 """Seconds of training that repay the few seconds a worker takes to start."""
 
+TRIES = 5
+"""Forward passes that are timed."""
+
 
 def engine_for(federation: Federation, rounds_left: int) -> Engine:
     run = federation.experiment.run
@@ -38,14 +41,21 @@ def available_cores() -> int:
 
 
 def expected_seconds(federation: Federation, rounds: int) -> float:
-    """Training time on one core, from the time of one forward pass; a step costs about three."""
+    """Training time on one core, from the fastest of a few forward passes; a step costs about three."""
     bench = federation.workbench
     samples = sum(len(holding.rows) for holding in bench.holdings.values())
     batch = bench.inputs[: bench.train.batch]
-    with frozen(bench.module), torch.no_grad():
-        bench.module(batch)
-        start = time.perf_counter()
-        bench.module(batch)
-        once = time.perf_counter() - start
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # more of them wait for one another where the cores are busy
+    times = []
+    try:
+        with frozen(bench.module), torch.no_grad():
+            for _ in range(TRIES):
+                start = time.perf_counter()
+                bench.module(batch)
+                times.append(time.perf_counter() - start)
+    finally:
+        torch.set_num_threads(threads)
+    once = min(times)
     share = federation.experiment.run.participation
     return 3 * once * samples / len(batch) * rounds * bench.train.epochs * share

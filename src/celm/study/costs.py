@@ -29,4 +29,4 @@ def expected_cost(cells: Sequence[Cell]) -> dict[str, Any]:
             known[likeness] = expected_seconds(assemble(cell.experiment), 1)
         seconds += known[likeness] * (cell.rounds - rounds_done(cell))
     done = sum(finished(cell) is not None for cell in cells)
-    return {"runs": len(cells), "done": done, "hours": round(seconds / 3600, 4)}
+    return {"runs": len(cells), "done": done, "hours": round(seconds / 3600, 6)}
