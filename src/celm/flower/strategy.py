@@ -66,7 +66,7 @@ class ContributionStrategy(Course):
     model : the module that clients train, or a function that makes it; its values do not matter
     input_shape, classes : the shape of one input, without the batch; the number of classes
     rule_options : settings of the rule named, as in `{"warmup": 5}`
-    probe : settings of the probe, as in `{"steps": 200, "chunk": 100}`
+    probe : settings of the probe, as in `{"steps": 200, "chunk": 100}`, or "fast"
     head : name of the last linear layer, where it is not found by itself
     local_heads : for how many first rounds clients keep their own head; by default what the rule asks for
     validation : inputs and labels held by the server, for the rules that need them
@@ -89,7 +89,7 @@ class ContributionStrategy(Course):
         classes: int,
         *,
         rule_options: Mapping[str, Any] | None = None,
-        probe: Mapping[str, Any] | None = None,
+        probe: Mapping[str, Any] | str | None = None,
         head: str | None = None,
         local_heads: int | None = None,
         validation: tuple[Tensor, Tensor] | None = None,
@@ -119,7 +119,11 @@ class ContributionStrategy(Course):
             raise CelmError(
                 f"rule '{name}' needs held-out data at the server", "give validation=(inputs, labels)"
             )
-        probing = ProbeSettings(**Experiment.parse({"probe": dict(probe or {})}).probe.model_dump())
+        probing = ProbeSettings(
+            **Experiment.parse(
+                {"probe": probe if isinstance(probe, str) else dict(probe or {})}
+            ).probe.model_dump()
+        )
         keys = head_keys(module, find_head(module, classes, head))
         self.memory = Memory(folder)
         self.server = Server(
