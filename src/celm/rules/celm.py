@@ -26,7 +26,7 @@ from celm.base.names import in_order
 from celm.method.calibration import calibrated_evidence
 from celm.method.evidence import bias, evidence, scores, unreadable
 from celm.method.movement import idle, movement
-from celm.method.probe import Probe, model_noise, probe
+from celm.method.probe import Probe, model_noise
 from celm.method.stacking import Stack
 from celm.method.weights import Weights, normalised, warmup_rounds
 from celm.rules.exchange import Round
@@ -101,7 +101,7 @@ class Celm(Rule[Evidence]):
         starts = [start(federation, "", last.global_inputs)]
         starts += [start(federation, name, last.inputs.get(name)) for name in names]
         how = federation.probe
-        found = probe(
+        found = federation.prober(
             Stack(federation.module, models),
             torch.stack(starts),
             federation.classes,
@@ -168,7 +168,7 @@ class Celm(Rule[Evidence]):
         how = federation.probe
         if fresh:
             stack = Stack(federation.module, [round.start])
-            inputs = probe(
+            inputs = federation.prober(
                 stack,
                 inputs[None],
                 federation.classes,
