@@ -295,7 +295,7 @@ def test_a_shard_that_is_lost_three_times_is_one_line_and_the_next_probe_goes_on
 ) -> None:
     killer = Killer(host, ray_workers, 3)
     killer.start()
-    with pytest.raises(CelmError, match=r"^its Ray worker was lost 3 times: [^\n]+$"):
+    with pytest.raises(CelmError, match=r"^the Ray worker was lost 3 times: [^\n]+$"):
         prober([Slow()], (4,), 2, steps=40)
     killer.join()
     found = prober(stack("mlp", 2), SHAPE, CLASSES, **QUICK)
@@ -379,3 +379,26 @@ def test_an_audit_whose_probes_are_on_a_cluster_is_the_local_audit(
         assert done.returncode == 0, done.stderr
         told.append(json.loads(done.stdout))
     assert close(*told)
+
+
+@pytest.mark.slow
+def test_a_strategy_probes_on_the_cluster_that_its_process_is_in(prober: RayProber) -> None:
+    pytest.importorskip("flwr")
+    from celm.flower import CelmStrategy
+    from flower.small_grid import SmallGrid, initial, learner, network
+
+    def contributions(engine: str) -> Any:
+        strategy = CelmStrategy(
+            network(),
+            (6,),
+            CLASSES,
+            rule_options={"warmup": 2},
+            probe={"steps": 20},
+            probe_engine=engine,
+            fraction_evaluate=0.0,
+        )
+        grid = SmallGrid({"a": learner(0.1), "b": learner(-0.2), "c": learner(0.3)})
+        strategy.summary()
+        return strategy.start(grid, initial(), num_rounds=2).contributions
+
+    assert close(contributions("ray"), contributions("local"))

@@ -77,6 +77,8 @@ def command(
 
       celm audit --global g.safetensors --clients uploads/ --model vit_config/ --classes 10
 
+      celm audit --global g.pt --clients uploads/ --model vit_config/ --classes 10 --probe-engine ray --address auto
+
     [bold]Exit codes[/bold]
 
       0 all clients audited; 3 done, but some clients were left out (each with a reason); 2 nothing audited: bad input,

@@ -115,7 +115,7 @@ def pass_on(error: Exception, attempt: int) -> None:
         raise error.cause from error
     if attempt == ATTEMPTS:
         reason = str(error).splitlines()[0]
-        raise CelmError(f"its Ray worker was lost {ATTEMPTS} times: {reason}") from error
+        raise CelmError(f"the Ray worker was lost {ATTEMPTS} times: {reason}") from error
 
 
 def check_release(release: str) -> None:
