@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import ModuleType
 from typing import Any
 
@@ -183,12 +184,16 @@ def host() -> Iterator[Host]:
         port = chosen.getsockname()[1]
     start = "import sys; from ray.scripts.scripts import main; sys.argv[0] = 'ray'; main()"
     options = (f"--port={port}", "--node-ip-address=127.0.0.1", "--num-cpus=3", "--include-dashboard=false")
-    with subprocess.Popen(
-        [sys.executable, "-c", start, "start", "--head", "--block", "--disable-usage-stats", *options],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    ) as process:
+    with (
+        TemporaryDirectory(prefix="ray-") as place,  # where no other test looks for a cluster
+        subprocess.Popen(
+            [sys.executable, "-c", start, "start", "--head", "--block", f"--temp-dir={place}", *options],
+            env={**os.environ, "RAY_USAGE_STATS_ENABLED": "0"},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        ) as process,
+    ):
         try:
             yield Host(f"127.0.0.1:{port}", process.pid)
         finally:
@@ -263,15 +268,15 @@ class Slow(nn.Module):
 class Killer(threading.Thread):
     """Kills so many of the workers that probe, as they come."""
 
-    def __init__(self, host: Host, working: Working, count: int) -> None:
+    def __init__(self, ancestor: int, working: Working, count: int) -> None:
         super().__init__(daemon=True)
-        self.host, self.working, self.count = host, working, count
+        self.ancestor, self.working, self.count = ancestor, working, count
         self.killed: set[int] = set()
 
     def run(self) -> None:
         deadline = time.monotonic() + 60
         while len(self.killed) < self.count and time.monotonic() < deadline:
-            for pid in self.working(self.host.pid, "probe_away"):
+            for pid in self.working(self.ancestor, "probe_away"):
                 if pid not in self.killed and len(self.killed) < self.count:
                     os.kill(pid, signal.SIGKILL)
                     self.killed.add(pid)
@@ -281,7 +286,7 @@ class Killer(threading.Thread):
 @pytest.mark.slow
 def test_a_killed_worker_changes_nothing(host: Host, prober: RayProber, ray_workers: Working) -> None:
     probed = [Slow() for _ in range(5)]
-    killer = Killer(host, ray_workers, 1)
+    killer = Killer(host.pid, ray_workers, 1)
     killer.start()
     found = prober(probed, (4,), 2, steps=40)
     killer.join()
@@ -293,7 +298,7 @@ def test_a_killed_worker_changes_nothing(host: Host, prober: RayProber, ray_work
 def test_a_shard_that_is_lost_three_times_is_one_line_and_the_next_probe_goes_on(
     host: Host, prober: RayProber, ray_workers: Working
 ) -> None:
-    killer = Killer(host, ray_workers, 3)
+    killer = Killer(host.pid, ray_workers, 3)
     killer.start()
     with pytest.raises(CelmError, match=r"^the Ray worker was lost 3 times: [^\n]+$"):
         prober([Slow()], (4,), 2, steps=40)
@@ -332,15 +337,20 @@ def rounds(folder: Path) -> list[dict[str, Any]]:
 
 @pytest.mark.slow
 @with_ray
-def test_a_run_whose_probes_are_on_a_cluster_is_the_local_run_also_for_a_model_of_ones_own(
-    tmp_path: Path, celm: Callable[..., Any]
+def test_a_run_whose_probes_are_on_a_cluster_is_the_local_run_also_with_a_model_of_ones_own_and_a_killed_worker(
+    tmp_path: Path, start_celm: Callable[..., Any], ray_workers: Working
 ) -> None:
     (tmp_path / "nets.py").write_text(NETS)
-    run = ("run", "--model", "nets:make", "--rounds", "3", "--set", "probe.steps=20", "--format", "json")
+    run = ("run", "--model", "nets:make", "--rounds", "3", "--set", "probe.steps=3000", "--format", "json")
     for out, more in (("local", ()), ("ray", RAY)):
-        done = celm(*run, "--set", "rule.warmup=2", "--out", out, *more)
-        assert done.returncode == 0, done.stderr
-        assert done.stdout.startswith("{")
+        process = start_celm(*run, "--set", "rule.warmup=2", "--out", out, *more)
+        if more:
+            killer = Killer(process.pid, ray_workers, 1)
+            killer.run()
+            assert len(killer.killed) == 1
+        printed, said = process.communicate(timeout=240)
+        assert process.returncode == 0, said
+        assert json.loads(printed)["rounds"] == 3
     assert close(rounds(tmp_path / "ray"), rounds(tmp_path / "local"))
 
 

@@ -61,7 +61,7 @@ def carry_out(
 
     cores = available_cores() if workers is None else max(1, workers)
     resources: BackendConfig = {
-        "init_args": {"num_cpus": cores},
+        "init_args": {"address": "local", "num_cpus": cores},  # never one that runs here already
         "client_resources": {"num_cpus": 1, "num_gpus": 0.0},
     }
     with quiet(), asked_to_stop(stopped):
