@@ -15,7 +15,7 @@ from celm.base.errors import CelmError
 from celm.cli.options import experiment_from
 from celm.data.catalogue import datasets, splits
 from celm.federation.assembly import resolve
-from celm.federation.experiment import Experiment, assign, read_toml
+from celm.federation.experiment import Experiment, Probing, assign, read_toml
 from celm.federation.template import commented_experiment
 from celm.models import models
 from celm.objectives import objectives
@@ -254,3 +254,21 @@ def test_the_rate_falls_once_after_round_50() -> None:
 def test_a_rate_that_is_not_resolved_is_not_guessed() -> None:
     with pytest.raises(ValueError, match="not resolved"):
         Experiment().train.rate(1)
+
+
+def test_a_probe_has_a_name_or_settings_or_both() -> None:
+    fast = Experiment.parse({"probe": "fast"}).probe
+    assert (fast.steps, fast.lr, fast.l2) == (50, 0.04, 1e-3)
+    assert fast.steps * fast.lr == pytest.approx(Probing().steps * Probing().lr)
+    assert Experiment.parse({"probe": "exact"}).probe == Probing()
+    assert Experiment.parse({"probe": {"name": "fast", "l2": 0.0}}).probe.l2 == 0.0
+    tables: dict[str, Any] = {}
+    assign(tables, "probe=fast")
+    assign(tables, "rule=fedavg")
+    parsed = Experiment.parse(tables)
+    assert (parsed.probe.steps, parsed.rule.name) == (50, "fedavg")
+    assert Experiment.parse(parsed.tables()) == parsed
+    with pytest.raises(CelmError, match=r"unknown way to probe 'fats'.*fast"):
+        Experiment.parse({"probe": "fats"})
+    with pytest.raises(CelmError, match="not a setting"):
+        assign({}, "probe.=fast")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,8 +11,10 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from safetensors.torch import save_file
 from torch import Tensor
 
+from celm.models import averaging
 from celm.models.averaging import weighted_mean
 
 
@@ -122,6 +125,43 @@ def test_states_are_taken_once_each_and_left_alone() -> None:
     assert taken == [0, 1, 2]
     for state, copy in zip(states, copies, strict=True):
         assert all(torch.equal(state[name], copy[name]) for name in copy)
+
+
+@pytest.mark.parametrize("size", [1, 31, averaging.BLOCK - 1, averaging.BLOCK, 3 * averaging.BLOCK + 5])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_blocks_change_no_bit_of_the_running_sum(size: int, dtype: torch.dtype) -> None:
+    draw = torch.Generator().manual_seed(size)
+    tensors = [torch.randn(size, generator=draw).to(dtype) for _ in range(5)]
+    weights = [0.5, 0.125, 0.25, 0.0625, 0.0625]
+    kind = averaging.accumulator(dtype)
+    expected = tensors[0].to(kind) * weights[0]
+    for tensor, weight in zip(tensors[1:], weights[1:], strict=True):
+        expected.add_(tensor.to(kind), alpha=weight)
+    assert torch.equal(weighted_mean([{"a": tensor} for tensor in tensors], weights)["a"], expected.to(dtype))
+
+
+def test_memory_order_is_kept() -> None:
+    states = [{"a": torch.randn(4, 3, 5, 5).to(memory_format=torch.channels_last)} for _ in range(3)]
+    merged = weighted_mean(states, [1, 1, 2])["a"]
+    assert merged.stride() == states[0]["a"].stride()
+    expected = (states[0]["a"] + states[1]["a"] + 2 * states[2]["a"]) / 4
+    torch.testing.assert_close(merged, expected)
+
+
+def test_files_are_read_a_few_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    states, weights = states_of(5, 7), [1.0, 2.0, 0.0, 4.0, 1.0, 1.0, 3.0]
+    paths = [tmp_path / f"{i}.safetensors" for i in range(7)]
+    for state, path in zip(states, paths, strict=True):
+        save_file(state, path)
+    one = sum(tensor.nbytes for tensor in states[0].values())
+    monkeypatch.setattr(averaging, "READ_AHEAD", 2 * one + 1)
+    files = averaging.Files(paths)
+    assert [len(part) for part in averaging.parts(files, [0, 1, 3, 4, 5, 6])] == [2, 2, 2]
+    assert [len(part) for part in averaging.parts(files[:5], [0, 1, 3])] == [2, 1]
+    paths[2].unlink()  # of weight zero: never opened
+    expected = weighted_mean(states, weights)
+    for name, tensor in weighted_mean(files, weights).items():
+        assert torch.equal(tensor, expected[name])
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from celm.base.randomness import generator
+from celm.method.cheaper import sampled_classes
 from celm.rules.celm import Celm, Evidence
 from celm.rules.exchange import Round
 from celm.rules.rule import Facts, ProbeSettings, Weighing
@@ -275,3 +277,49 @@ def test_a_maverick_weighs_more_than_clients_with_the_same_classes() -> None:
     assert weighing.weights[NAMES[0]] == pytest.approx(1 / 3, abs=0.06)
     shown = {name: [entry > 0 for entry in row] for name, row in weighing.evidence.items()}
     assert shown == dict(zip(NAMES, [[True, True, False]] * 2 + [[False, False, True]], strict=True))
+
+
+def test_a_sample_of_classes_is_the_same_probe_of_those_classes_and_keeps_what_was_seen_before() -> None:
+    rule = Celm(warmup=9)
+    federation = replace(facts(), probe=ProbeSettings(STEPS, LR, L2, classes=2))
+    start, models = model(0, 0.3), {name: model(i) for i, name in enumerate(NAMES)}
+    paper = Algorithm1(0.5, 9)
+    paper.round(1, start, models)
+    state, seen = rule.init(federation), set()
+    for number in (1, 2):
+        weighing = rule.weigh(
+            replace(state, inputs={}, global_inputs=None), federation, a_round(number, start, models)
+        )
+        columns = weighing.diagnostics["probed"]
+        assert columns == sampled_classes(CLASSES, 2, SEED, number)
+        seen |= set(columns)
+        u_g, _ = lm_probe(start, gaussian(""))
+        u = np.stack([lm_probe(models[name], gaussian(name))[0] for name in NAMES])
+        q = np.maximum(0, u[:, columns] - u_g[columns].mean())
+        found = np.array(list(weighing.evidence.values()))
+        np.testing.assert_allclose(found[:, columns], q, rtol=1e-3, atol=1e-3)
+        assert (found[:, [c for c in range(CLASSES) if c not in seen]] == 0).all()
+        r = q / (q.sum(axis=0) + 1e-12)
+        np.testing.assert_allclose(list(weighing.scores.values()), r.mean(1) / r.mean(1).sum(), atol=1e-4)
+        error = r.std(axis=1, ddof=1) * np.sqrt((1 - 2 / 3) / 2)
+        np.testing.assert_allclose(list(weighing.diagnostics["standard_errors"].values()), error, atol=1e-3)
+        for name in NAMES:
+            unseen = [c for c in range(CLASSES) if c not in columns]
+            np.testing.assert_allclose(
+                weighing.inputs[name].numpy()[unseen], gaussian(name)[unseen], rtol=1e-6
+            )
+        state = weighing.state
+    assert seen == set(range(CLASSES))
+    assert (np.array(list(weighing.evidence.values())).sum(axis=0) > 0).any()
+
+
+def test_a_tolerance_is_handed_to_the_probe_and_what_it_took_is_told() -> None:
+    federation = replace(facts(), probe=ProbeSettings(60, LR, L2, tolerance=0.3))
+    round = a_round(1, model(0, 0.3), {name: model(i) for i, name in enumerate(NAMES)})
+    rule = Celm(warmup=3)
+    rough = rule.weigh(rule.init(federation), federation, round)
+    exact = rule.weigh(rule.init(federation), replace(federation, probe=ProbeSettings(60, LR, L2)), round)
+    assert 0 < rough.diagnostics["score_error"] <= 0.3
+    assert "score_error" not in exact.diagnostics
+    assert rough.scores != exact.scores
+    assert rough.scores == pytest.approx(exact.scores, abs=0.3)

@@ -169,7 +169,7 @@ def assign(given: dict[str, Any], assignment: str) -> None:
     value = value_of(text)
     table, dot, key = path.strip().partition(".")
     if not dot:
-        given[table] = value
+        given[table] = {"name": value} if table == "probe" else value
     elif table in ("probe", "options"):
         given.setdefault(table, {})[key] = value
     else:

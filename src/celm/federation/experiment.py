@@ -107,8 +107,12 @@ class Train(Table):
         return self.lr * self.decay ** sum(number > at for at in self.decay_at)
 
 
+PROBES: dict[str, dict[str, Any]] = {"exact": {}, "fast": {"steps": 50, "lr": 0.04}}
+"""Named ways to probe. `fast` walks as far as the exact one, in fewer and longer steps (results/bench)."""
+
+
 class Probing(Table):
-    """How models are probed."""
+    """How models are probed. A name stands for settings: `probe = "fast"`."""
 
     steps: Annotated[int, Field(ge=0)] = 200
     """L: optimisation steps."""
@@ -118,6 +122,21 @@ class Probing(Table):
     """λ: weight of the sum of squares of the input."""
     chunk: Annotated[int, Field(ge=1)] | None = None
     """At most so many (model, class) pairs at a time; bounds memory, changes results by rounding only."""
+    tolerance: Annotated[float, Field(gt=0, lt=1)] | None = None
+    """Begin with few long steps, and double them until scores are about so near to those of all steps."""
+    classes: Annotated[int, Field(ge=2)] | None = None
+    """Probe so many classes a round, others in the next; scores then have a standard error. By default all."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def from_name(cls, value: Any) -> Any:
+        named = {"name": value} if isinstance(value, str) else value
+        if not isinstance(named, dict) or "name" not in named:
+            return value
+        name = named["name"]
+        if not isinstance(name, str) or name not in PROBES:
+            raise CelmError(f"unknown way to probe '{name}'", nearest(str(name), PROBES))
+        return PROBES[name] | {key: value for key, value in named.items() if key != "name"}
 
 
 class Running(Table):
@@ -238,7 +257,7 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 def assign(tables: dict[str, Any], assignment: str) -> None:
-    """Put `table.key=value` into tables; the value is read as TOML, and as text where it is not.
+    """Put `table.key=value`, or `table=name`, into tables; a value is read as TOML, and as text where it is not.
 
     >>> tables = {}
     >>> assign(tables, "split.alpha=0.05"); assign(tables, "dataset.name=digits"); tables
@@ -246,11 +265,14 @@ def assign(tables: dict[str, Any], assignment: str) -> None:
     """
     path, equals, text = assignment.partition("=")
     table, dot, key = path.strip().partition(".")
-    if not (equals and dot and key):
+    if not equals or bool(dot) != bool(key):
         raise CelmError(f"'{assignment}' is not a setting", "write TABLE.KEY=VALUE, as in split.alpha=0.05")
     if table not in Experiment.model_fields:
         raise CelmError(f"unknown setting '{path.strip()}'", nearest(table, Experiment.model_fields))
-    put(tables, table, key, value_of(text))
+    value = value_of(text)
+    if not key and not isinstance(value, str):
+        raise CelmError(f"'{assignment}' is not a setting", "write TABLE.KEY=VALUE or TABLE=NAME")
+    put(tables, table, key or "name", value)
 
 
 def value_of(text: str) -> Any:

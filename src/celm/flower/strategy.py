@@ -68,7 +68,7 @@ class ContributionStrategy(Course):
     model : the module that clients train, or a function that makes it; its values do not matter
     input_shape, classes : the shape of one input, without the batch; the number of classes
     rule_options : settings of the rule named, as in `{"warmup": 5}`
-    probe : settings of the probe, as in `{"steps": 200, "chunk": 100}`
+    probe : settings of the probe, as in `{"steps": 200, "chunk": 100}`, or "fast"
     probe_engine : "local", or "ray" to probe on the Ray cluster that this process is in or that Ray finds
     head : name of the last linear layer, where it is not found by itself
     local_heads : for how many first rounds clients keep their own head; by default what the rule asks for
@@ -92,7 +92,7 @@ class ContributionStrategy(Course):
         classes: int,
         *,
         rule_options: Mapping[str, Any] | None = None,
-        probe: Mapping[str, Any] | None = None,
+        probe: Mapping[str, Any] | str | None = None,
         probe_engine: str = "local",
         head: str | None = None,
         local_heads: int | None = None,
@@ -123,7 +123,11 @@ class ContributionStrategy(Course):
             raise CelmError(
                 f"rule '{name}' needs held-out data at the server", "give validation=(inputs, labels)"
             )
-        probing = ProbeSettings(**Experiment.parse({"probe": dict(probe or {})}).probe.model_dump())
+        probing = ProbeSettings(
+            **Experiment.parse(
+                {"probe": probe if isinstance(probe, str) else dict(probe or {})}
+            ).probe.model_dump()
+        )
         if probe_engine not in ("local", "ray"):
             raise CelmError(f"probe_engine must be 'local' or 'ray', not {probe_engine!r}")
         prober = RayProber() if probe_engine == "ray" else probe_here

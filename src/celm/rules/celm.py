@@ -16,14 +16,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
+from celm.base.errors import CelmError
 from celm.base.names import in_order
 from celm.method.calibration import calibrated_evidence
+from celm.method.cheaper import refined, sampled_classes, sampling_errors
 from celm.method.evidence import bias, evidence, scores, unreadable
 from celm.method.movement import idle, movement
 from celm.method.probe import Probe, model_noise
@@ -44,6 +46,8 @@ class Evidence:
     """Who had stopped working when last looked at."""
     ended: int | None = None
     """The round in which the weights had settled, before the warm-up was over."""
+    evidence: Mapping[str, Tensor] = field(default_factory=dict)
+    """Where not all classes are probed in a round: the evidence of each when last seen, 0 where it never was."""
 
 
 @dataclass(frozen=True)
@@ -89,6 +93,10 @@ class Celm(Rule[Evidence]):
         return max(abs(weight - known.of[name]) for name, weight in after.of.items()) <= self.settle
 
     def init(self, federation: Facts) -> Evidence:
+        if self.evidence == "calibrated" and federation.probe.classes is not None:
+            raise CelmError(
+                "probe.classes: calibrated evidence compares all classes of a client", "leave one of the two"
+            )
         return Evidence(Weights().knowing(federation.clients))
 
     def weigh(self, state: Evidence, federation: Facts, round: Round) -> Weighing[Evidence]:
@@ -96,35 +104,40 @@ class Celm(Rule[Evidence]):
             return self.after_warmup(state, federation, round)
 
         names = in_order(round.clients)
-        models = [round.start, *(round.updates[name].model for name in names)]
-        last = state if self.warm_start else Evidence()
-        starts = [start(federation, "", last.global_inputs)]
-        starts += [start(federation, name, last.inputs.get(name)) for name in names]
-        how = federation.probe
-        found = federation.prober(
-            Stack(federation.module, models),
-            torch.stack(starts),
-            federation.classes,
-            steps=how.steps,
-            lr=how.lr,
-            l2=how.l2,
-            chunk=how.chunk,
-            seed=federation.seed,
-            calibrated=self.evidence == "calibrated",
-        )
+        columns = sampled_classes(federation.classes, federation.probe.classes, federation.seed, round.number)
+        found, left = self.probed(state, federation, round, columns)
         Q = self.evidence_of(found)
-        # All classes as one: the share of a client is then that of its evidence in everybody's.
-        counted = Q if self.share_by == "class" else Q.sum(dim=1, keepdim=True)
-        score = dict(zip(names, scores(counted).tolist(), strict=True))
+        score = dict(zip(names, self.scores_of(found).tolist(), strict=True))
         level = bias(found.logits[0])
         lost = unreadable(found.logits[1:]).tolist()
         weights = state.weights.smoothed(score, self.beta)
+        diagnostics: dict[str, Any] = {
+            "bias": level.item() if level.isfinite() else None,
+            "unreadable": [name for name, bad in zip(names, lost, strict=True) if bad],
+        }
+        if left is not None:
+            diagnostics["score_error"] = left
+        known = dict(zip(names, Q, strict=True))
         ended = dict(zip(names, found.inputs[1:], strict=True))
+        global_inputs = found.inputs[0]
+        if len(columns) < federation.classes:
+            errors = sampling_errors(Q, federation.classes).tolist()
+            diagnostics |= {"probed": columns, "standard_errors": dict(zip(names, errors, strict=True))}
+            nothing = torch.zeros(federation.classes, dtype=torch.float64)
+            known = {
+                name: put(state.evidence.get(name, nothing), columns, row) for name, row in known.items()
+            }
+            ended = {
+                name: put(start(federation, name, state.inputs.get(name)), columns, x)
+                for name, x in ended.items()
+            }
+            global_inputs = put(start(federation, "", state.global_inputs), columns, global_inputs)
+            state = replace(state, evidence={**state.evidence, **known})
         state = replace(
             state,
             weights=weights,
             inputs={**state.inputs, **ended},
-            global_inputs=found.inputs[0],
+            global_inputs=global_inputs,
             ended=round.number if self.settles(round.number, state.weights, weights) else None,
         )
         return Weighing(
@@ -132,13 +145,44 @@ class Celm(Rule[Evidence]):
             weights=weights.among(names),
             standing=weights.of,
             scores=score,
-            evidence=dict(zip(names, Q.tolist(), strict=True)),
+            evidence={name: row.tolist() for name, row in known.items()},
             inputs=ended,
-            diagnostics={
-                "bias": level.item() if level.isfinite() else None,
-                "unreadable": [name for name, bad in zip(names, lost, strict=True) if bad],
-            },
+            diagnostics=diagnostics,
         )
+
+    def probed(
+        self, state: Evidence, federation: Facts, round: Round, columns: list[int]
+    ) -> tuple[Probe, float | None]:
+        """The global model and the clients', in order; and, with a tolerance, how wrong the scores may be."""
+        names, how = in_order(round.clients), federation.probe
+        last = state if self.warm_start else Evidence()
+        starts = [start(federation, "", last.global_inputs)]
+        starts += [start(federation, name, last.inputs.get(name)) for name in names]
+        stack = Stack(federation.module, [round.start, *(round.updates[name].model for name in names)])
+        inputs = torch.stack(starts)[:, columns]
+
+        def walk(steps: int, lr: float) -> Probe:
+            return federation.prober(
+                stack,
+                inputs,
+                columns,
+                steps=steps,
+                lr=lr,
+                l2=how.l2,
+                chunk=how.chunk,
+                seed=federation.seed,
+                calibrated=self.evidence == "calibrated",
+            )
+
+        if how.tolerance is None:
+            return walk(how.steps, how.lr), None
+        return refined(walk, self.scores_of, how.steps, how.lr, how.tolerance)
+
+    def scores_of(self, found: Probe) -> Tensor:
+        """c̄ of the clients, from a probe of the global model and of theirs."""
+        Q = self.evidence_of(found)
+        # All classes as one: the share of a client is then that of its evidence in everybody's.
+        return scores(Q if self.share_by == "class" else Q.sum(dim=1, keepdim=True))
 
     def after_warmup(self, state: Evidence, federation: Facts, round: Round) -> Weighing[Evidence]:
         """After the warm-up: weights stay, but for clients that do not work."""
@@ -195,6 +239,13 @@ class Celm(Rule[Evidence]):
             return calibrated_evidence(found.logits[1:], found.calibration[1:])
         reference = found.logits[0] if self.debias else torch.zeros_like(found.logits[0])
         return evidence(found.logits[1:], reference)
+
+
+def put(tensor: Tensor, rows: list[int], values: Tensor) -> Tensor:
+    """A copy with these rows replaced."""
+    changed = tensor.clone()
+    changed[rows] = values.to(changed)
+    return changed
 
 
 def start(federation: Facts, name: str, last: Tensor | None) -> Tensor:

@@ -26,12 +26,14 @@ State = TypeVar("State")
 
 @dataclass(frozen=True)
 class ProbeSettings:
-    """How rules that probe do it: Algorithm 1's L, η and λ, and a bound on memory."""
+    """How rules that probe do it: Algorithm 1's L, η and λ, a bound on memory, and what may be saved."""
 
     steps: int = 200
     lr: float = 0.01
     l2: float = 1e-3
     chunk: int | None = None
+    tolerance: float | None = None
+    classes: int | None = None
 
 
 @dataclass(frozen=True)
