@@ -128,3 +128,29 @@ def outcome() -> Callable[[Path], dict[str, Any]]:
         }
 
     return read
+
+
+@pytest.fixture
+def ray_workers() -> Callable[[int, str], list[int]]:
+    """The processes of Ray's below this one that have a task of this name in hand."""
+
+    def working(ancestor: int, task: str) -> list[int]:
+        parents, titles = {}, {}
+        for process in Path("/proc").iterdir():
+            if process.name.isdigit():
+                try:
+                    stat = (process / "stat").read_text()
+                    parents[int(process.name)] = int(stat.rpartition(")")[2].split()[1])
+                    titles[int(process.name)] = (process / "cmdline").read_text()
+                except OSError:
+                    continue  # it has ended meanwhile
+        found = []
+        for pid, title in titles.items():
+            above = pid
+            while above in parents and above != ancestor:
+                above = parents[above]
+            if above == ancestor and title.startswith(f"ray::{task}"):
+                found.append(pid)
+        return found
+
+    return working

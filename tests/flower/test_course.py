@@ -301,6 +301,8 @@ def test_misuse_is_an_error_that_says_what_to_do() -> None:
         strategy(fraction_train=1.5)
     with pytest.raises(CelmError, match="nobody would train"):
         strategy(fraction_train=0.0)
+    with pytest.raises(CelmError, match="probe_engine must be 'local' or 'ray', not 'rye'"):
+        strategy(probe_engine="rye")
     with pytest.raises(CelmError, match="not an nn"):
         CelmStrategy(lambda: 3, (6,), 3)  # type: ignore[arg-type,return-value]
 

@@ -20,6 +20,7 @@ pytestmark = [
     ),
 ]
 Start = Callable[..., Any]
+Working = Callable[[int, str], list[int]]
 ONE_ROW = "--only=dataset=fashion_mnist"
 
 
@@ -31,29 +32,9 @@ def tables(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
 
 
-def working(ancestor: int) -> list[int]:
-    """The Ray workers below a process that have a cell in hand."""
-    parents, titles = {}, {}
-    for process in Path("/proc").iterdir():
-        if process.name.isdigit():
-            try:
-                parents[int(process.name)] = int((process / "stat").read_text().rpartition(")")[2].split()[1])
-                titles[int(process.name)] = (process / "cmdline").read_text()
-            except OSError:
-                continue  # it has ended meanwhile
-    found = []
-    for pid, title in titles.items():
-        above = pid
-        while above in parents and above != ancestor:
-            above = parents[above]
-        if above == ancestor and title.startswith("ray::work_away"):
-            found.append(pid)
-    return found
-
-
-def kill_a_worker(process: Any, known: set[int]) -> None:
+def kill_a_worker(process: Any, known: set[int], working: Working) -> None:
     deadline = time.monotonic() + 120
-    while not (fresh := [pid for pid in working(process.pid) if pid not in known]):
+    while not (fresh := [pid for pid in working(process.pid, "work_away") if pid not in known]):
         assert process.poll() is None
         assert time.monotonic() < deadline
         time.sleep(0.01)
@@ -62,10 +43,10 @@ def kill_a_worker(process: Any, known: set[int]) -> None:
 
 
 def test_a_killed_worker_costs_nothing_and_the_table_is_that_of_the_local_pool(
-    tmp_path: Path, start_celm: Start
+    tmp_path: Path, start_celm: Start, ray_workers: Working
 ) -> None:
     process = start_celm(*study(tmp_path / "ray", "--pool=ray", "--address=local", "--workers=2"))
-    kill_a_worker(process, set())
+    kill_a_worker(process, set(), ray_workers)
     printed, said = process.communicate(timeout=240)
     assert process.returncode == 0, said
     assert json.loads(printed)["errors"] == {}
@@ -76,13 +57,13 @@ def test_a_killed_worker_costs_nothing_and_the_table_is_that_of_the_local_pool(
 
 
 def test_a_cell_whose_workers_die_again_and_again_fails_alone_and_can_be_done_later(
-    tmp_path: Path, start_celm: Start
+    tmp_path: Path, start_celm: Start, ray_workers: Working
 ) -> None:
     out = tmp_path / "out"
     process = start_celm(*study(out, "--pool=ray", "--address=local", "--workers=1"))
     killed: set[int] = set()
     for _ in range(3):
-        kill_a_worker(process, killed)
+        kill_a_worker(process, killed, ray_workers)
     printed, said = process.communicate(timeout=240)
     assert process.returncode == 2, said
     assert "1 of 5 runs failed" in said

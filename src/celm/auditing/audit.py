@@ -14,6 +14,7 @@ from celm.auditing.result import Audit
 from celm.auditing.settings import Settings, class_names
 from celm.auditing.sources import sources_of
 from celm.auditing.work import Watch, Work
+from celm.method.probe import ProbeFunction, probe
 
 Clients = Mapping[str, Any] | str | Path | Sequence[str | Path]
 
@@ -28,6 +29,7 @@ def audit(
     out: str | Path | None = None,
     strict: bool = False,
     watch: Watch | None = None,
+    prober: ProbeFunction = probe,
     **settings: Any,
 ) -> Audit:
     """Who contributed what, from models alone.
@@ -36,7 +38,8 @@ def audit(
     by name, or a folder of files, or several. `model` is the architecture: a module, a name, `package.module:factory`
     or a folder with a Hugging Face config.json; it can be left out where `global_model` is a module. `out` is a folder
     for the report, in which an audit that was stopped goes on. With `strict` the first client that cannot be audited is
-    an error; otherwise it is left out and named in `excluded`. All other settings are those of `Settings`.
+    an error; otherwise it is left out and named in `excluded`. `prober` is who probes: a
+    `celm.engines.ray_probe.RayProber` does it on a Ray cluster. All other settings are those of `Settings`.
     """
     architecture = model if isinstance(model, nn.Module) else None
     if model is None and isinstance(global_model, nn.Module):
@@ -50,11 +53,11 @@ def audit(
     how = Settings.parse(plain | given)
     sources = sources_of(global_model, clients)
     if out is None:
-        return Work(how, sources, architecture, strict, watch, None).run({})
+        return Work(how, sources, architecture, strict, watch, None, prober).run({})
     inputs = inputs_of(global_model, clients, Path(out))
     folder = Folder(Path(out), {"settings": how.tables(), "inputs": inputs})
     with folder.in_use():
-        return Work(how, sources, architecture, strict, watch, folder).run(inputs)
+        return Work(how, sources, architecture, strict, watch, folder, prober).run(inputs)
 
 
 def inputs_of(start: Any, clients: Any, folder: Path) -> dict[str, Any]:

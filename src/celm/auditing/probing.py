@@ -21,12 +21,13 @@ from celm.auditing.adapters import Subject
 from celm.auditing.settings import Settings
 from celm.base.errors import CelmError
 from celm.base.files import digest, dump_json, read_tensors, write_tensors
+from celm.engines.ray_probe import RayProber
 from celm.method.calibration import Calibration
-from celm.method.probe import model_noise, probe
+from celm.method.probe import ProbeFunction, model_noise, probe
 from celm.method.stacking import Stack
 
 AT_ONCE = 128 << 20
-"""Bytes of models that are probed in one batch; a larger model goes alone."""
+"""Bytes of models that are probed in one batch; a larger model goes alone. On a cluster, so many for each CPU."""
 MOST = 16
 VALUES = 1 << 22
 """Input values in one batch."""
@@ -61,11 +62,18 @@ def recalled(key: str, tensors: Mapping[str, Tensor]) -> Probed | None:
 
 
 class Prober:
-    """`kept` is the folder of finished probes, `further` says whether more than one round is to come."""
+    """`kept` is the folder of finished probes, `further` says whether more than one round is to come; `by` probes."""
 
     def __init__(
-        self, subject: Subject, how: Settings, held: Mapping[str, Tensor], kept: Path | None, further: bool
+        self,
+        subject: Subject,
+        how: Settings,
+        held: Mapping[str, Tensor],
+        kept: Path | None,
+        further: bool,
+        by: ProbeFunction = probe,
     ) -> None:
+        self.by = by
         self.subject, self.how, self.kept, self.further = subject, how, kept, further
         tables = how.tables() | {"input_shape": subject.input_shape, "hold": digest(held)}
         depends = {name: value for name, value in tables.items() if name not in JUDGING}
@@ -78,7 +86,8 @@ class Prober:
         self.size: int = sum(tensor.nbytes for tensor in subject.module.state_dict().values())
 
     def models_at_once(self) -> int:
-        return max(1, min(MOST, AT_ONCE // max(1, self.size)))
+        here = max(1, min(MOST, AT_ONCE // max(1, self.size)))
+        return here * self.by.width if isinstance(self.by, RayProber) else here
 
     def key(self, tensors: str, last: str) -> str:
         """Of a model, by the digest of its tensors, and of the probe it starts from."""
@@ -107,7 +116,7 @@ class Prober:
         how, starts = self.how, [self.begin(each) for each in last]
         classes = list(range(len(how.classes)))
         chunk = how.probe.chunk or max(1, min(512, VALUES // math.prod(self.subject.input_shape)))
-        found = probe(
+        found = self.by(
             Stack(self.subject.module, [self.subject.state(state) for state in states]),
             torch.stack([start.flatten(0, 1) for start in starts]),
             classes * how.starts,

@@ -27,6 +27,7 @@ from celm.auditing.settings import Settings
 from celm.auditing.sources import RoundSources, Source, Sources, UnreadableError
 from celm.base.errors import CelmError
 from celm.base.files import digest
+from celm.method.probe import ProbeFunction, probe
 from celm.method.weights import Weights
 from celm.models.state import load_state
 
@@ -46,6 +47,8 @@ class Work:
     strict: bool
     watch: Watch | None
     folder: Folder | None
+    by: ProbeFunction = probe
+    """Who probes."""
     files: list[File] = field(default_factory=list)
     notes: dict[str, list[str]] = field(default_factory=dict)
     last: dict[str, Probed] = field(default_factory=dict)
@@ -123,7 +126,8 @@ class Work:
         if self.prober is None:
             subject = adapted(self.model, self.how, self.how.input_shape, self.held)
             kept = self.folder.probes if self.folder else None
-            self.prober = Prober(subject, self.how, self.held, kept, further=len(self.sources.rounds) > 1)
+            further = len(self.sources.rounds) > 1
+            self.prober = Prober(subject, self.how, self.held, kept, further, self.by)
         state = dict(self.model.state_dict())
         start = Taken("", state, digest(state))
         found = self.probed([start])[0]

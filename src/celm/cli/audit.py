@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,6 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.text import Text
 
 from celm.base.errors import CelmError
+from celm.cli import options
 from celm.cli.output import Format, console, notes, print_json, printable
 from celm.federation.experiment import value_of
 
@@ -55,6 +56,8 @@ def command(
             "--partial", help="Client files hold a part (an adapter); the rest is the global model's."
         ),
     ] = False,
+    probe_engine: options.ProbeEngine = options.ProbeEngineName.local,
+    address: options.Address = None,
     settings: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="Any setting, as in probe.steps=100 or mean=[0.5]."),
@@ -74,6 +77,8 @@ def command(
 
       celm audit --global g.safetensors --clients uploads/ --model vit_config/ --classes 10
 
+      celm audit --global g.pt --clients uploads/ --model vit_config/ --classes 10 --probe-engine ray --address auto
+
     [bold]Exit codes[/bold]
 
       0 all clients audited; 3 done, but some clients were left out (each with a reason); 2 nothing audited: bad input,
@@ -88,10 +93,12 @@ def command(
     for assignment in settings or []:
         assign(given, assignment)
     shape = numbers(input_shape)
+    prober = options.ray_prober(probe_engine, address)
     from celm.auditing.audit import audit
     from celm.auditing.settings import class_names
+    from celm.method.probe import probe
 
-    with progress(quiet=format is Format.json) as watch:
+    with prober or nullcontext(), progress(quiet=format is Format.json) as watch:
         try:
             found = audit(
                 start,
@@ -102,6 +109,7 @@ def command(
                 out=out,
                 strict=strict,
                 watch=watch,
+                prober=prober or probe,
                 **given,
             )
         except KeyboardInterrupt:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,7 +14,14 @@ from celm.federation.experiment import Experiment, assign, put, read_toml
 from celm.federation.presets import with_preset
 
 if TYPE_CHECKING:
+    from celm.engines.ray_probe import RayProber
     from celm.report.loggers import Target
+
+
+class ProbeEngineName(StrEnum):
+    local = "local"
+    ray = "ray"
+
 
 Dataset = Annotated[str | None, typer.Option(help="A dataset's name, or a folder with your own data.")]
 Split = Annotated[str | None, typer.Option(help="How the data is dealt to clients.")]
@@ -34,6 +42,15 @@ Reprobe = Annotated[
     str | None, typer.Option(help="Look again at who works after the warm-up: every:10, on-drift or never.")
 ]
 Preset = Annotated[str | None, typer.Option(help="Named settings: paper.")]
+ProbeEngine = Annotated[
+    ProbeEngineName,
+    typer.Option(
+        help="Where models are probed: this process, or a Ray cluster. Changes results by rounding only."
+    ),
+]
+Address = Annotated[
+    str | None, typer.Option(help="The Ray cluster; by default the one Ray finds, or starts here.")
+]
 Settings = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Any setting, as in split.alpha=0.05.")
 ]
@@ -99,3 +116,14 @@ def log_targets(logs: list[str] | None) -> list[Target]:
     from celm.report.loggers import parse
 
     return [parse(text) for text in logs]
+
+
+def ray_prober(engine: ProbeEngineName, address: str | None) -> RayProber | None:
+    """What probes on a cluster, where one is asked for; not joined yet, but checked."""
+    if engine is ProbeEngineName.ray:
+        from celm.engines.ray_probe import RayProber
+
+        return RayProber(address)
+    if address is not None:
+        raise CelmError("--address goes with --probe-engine ray")
+    return None

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, nullcontext
 from enum import StrEnum
 from importlib.util import find_spec
 from pathlib import Path
@@ -21,6 +21,7 @@ from celm.federation.folder import Folder
 from celm.federation.place import default_place
 
 if TYPE_CHECKING:
+    from celm.engines.ray_probe import RayProber
     from celm.federation.run import Run
 
 
@@ -51,6 +52,8 @@ def command(
         typer.Option(help="Who runs the clients: this machine, or Flower's simulation. Changes no result."),
     ] = Engine.local,
     workers: options.Workers = None,
+    probe_engine: options.ProbeEngine = options.ProbeEngineName.local,
+    address: options.Address = None,
     device: options.Device = None,
     out: Annotated[
         Path | None, typer.Option(help="Folder of the run; by default a new one in runs/.")
@@ -76,6 +79,8 @@ def command(
 
       celm run --engine flower                             the same clients on nodes of Flower's simulation
 
+      celm run --probe-engine ray --address auto           the probes on a Ray cluster
+
       celm run --resume runs/baseline
 
       celm run --log tensorboard:logs                      and watch it by: tensorboard --logdir logs
@@ -98,11 +103,14 @@ def command(
     }
     if engine is Engine.flower and find_spec("flwr") is None:
         raise CelmError("--engine flower needs Flower", "pip install 'celm[flower]'")
+    if engine is Engine.flower and address is not None:
+        raise CelmError("--address: Flower's simulation starts a Ray of its own, which also probes")
+    prober = options.ray_prober(probe_engine, address)
     if resume is not None:
         if file or out or settings or preset or any(value is not None for value in given.values()):
             raise CelmError(
                 "--resume takes its settings from the run folder",
-                "only --engine, --workers, --log and --format go with it",
+                "only --engine, --workers, --probe-engine, --address, --log and --format go with it",
             )
         folder = Folder.open(resume)
     else:
@@ -126,7 +134,9 @@ def command(
     ):
         try:
             # The folder is there with its settings; only now comes what takes time.
-            finished = engine_of(engine)(folder, note, workers)
+            # Flower's simulation starts a Ray of its own, which the prober then finds.
+            with on_cluster(prober if engine is Engine.local else None, folder):
+                finished = engine_of(engine)(folder, note, workers, prober=prober)
             if played:
                 logged.end(finished)
         except KeyboardInterrupt:
@@ -153,6 +163,20 @@ def engine_of(engine: Engine) -> Callable[..., Run]:
     from celm.engines.launch import carry_out
 
     return carry_out
+
+
+@contextmanager
+def on_cluster(prober: RayProber | None, folder: Folder) -> Iterator[None]:
+    """In the cluster, where one is asked for; if it cannot be joined, nothing is left behind."""
+    if prober is not None:
+        try:
+            prober.join()
+        except CelmError:
+            if folder.fresh:
+                folder.discard()
+            raise
+    with prober or nullcontext():
+        yield
 
 
 class progress_bar:  # noqa: N801 - used as a context manager, as a verb

@@ -40,9 +40,7 @@ def command(
     pool: Annotated[
         Pool, typer.Option(help="Where the runs go: this machine, or a Ray cluster.")
     ] = Pool.local,
-    address: Annotated[
-        str | None, typer.Option(help="The Ray cluster; by default the one Ray finds, or starts here.")
-    ] = None,
+    address: options.Address = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only say what would be run, and how long.")
     ] = False,

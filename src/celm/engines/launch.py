@@ -26,6 +26,7 @@ from celm.federation.jobs import Engine
 from celm.federation.place import default_place
 from celm.federation.rounds import State, play
 from celm.federation.run import Run, summary
+from celm.method.probe import ProbeFunction
 
 Watch = Callable[[int, int, dict[str, Any]], None]
 """Called after every round with its number, the number of rounds, and its record."""
@@ -50,17 +51,22 @@ def carry_out(
     watch: Watch | None = None,
     workers: int | None = None,
     hire: Hire | None = None,
+    prober: ProbeFunction | None = None,
 ) -> Run:
     """Do what is left of the run in `folder`. Neither `workers`, which overrides the settings, nor who `hire`
-    gives to run the clients changes any result."""
+    gives to run the clients changes any result; who probes changes it by rounding only."""
     if folder.result() is not None:
         return Run.read(folder)
     with folder.locked():
-        return go_on(folder, watch, workers, hire)
+        return go_on(folder, watch, workers, hire, prober)
 
 
 def go_on(
-    folder: Folder, watch: Watch | None = None, workers: int | None = None, hire: Hire | None = None
+    folder: Folder,
+    watch: Watch | None = None,
+    workers: int | None = None,
+    hire: Hire | None = None,
+    prober: ProbeFunction | None = None,
 ) -> Run:
     """The same, for who holds the lock of `folder` already."""
     if folder.result() is not None:  # another process ended it meanwhile
@@ -77,6 +83,8 @@ def go_on(
         raise
     if workers is not None:
         federation = with_workers(federation, workers)
+    if prober is not None:
+        federation = replace(federation, facts=replace(federation.facts, prober=prober))
     state = checkpoint.restore(folder, federation)
     note_start(folder)
     if state.number < federation.rounds:

@@ -21,6 +21,7 @@ from celm.engines.choice import available_cores
 from celm.federation.folder import Folder
 from celm.federation.run import Run
 from celm.flower.apps import Nodes, client
+from celm.method.probe import ProbeFunction
 from celm.models.factory import one_line
 
 DISCREET = {
@@ -31,7 +32,12 @@ DISCREET = {
 """Unless the user says otherwise, nothing is reported to anybody, and Ray gives no tips."""
 
 
-def carry_out(folder: Folder, watch: launch.Watch | None = None, workers: int | None = None) -> Run:
+def carry_out(
+    folder: Folder,
+    watch: launch.Watch | None = None,
+    workers: int | None = None,
+    prober: ProbeFunction | None = None,
+) -> Run:
     """As the local engine's: do what is left of the run in `folder`, with as many virtual nodes as clients."""
     if folder.result() is not None:
         return Run.read(folder)
@@ -47,7 +53,7 @@ def carry_out(folder: Folder, watch: launch.Watch | None = None, workers: int | 
         try:
             finished.append(
                 launch.carry_out(
-                    folder, watch, workers, hire=lambda federation, _: Nodes(grid, federation, stopped)
+                    folder, watch, workers, lambda federation, _: Nodes(grid, federation, stopped), prober
                 )
             )
         except Exception as error:  # shown as the command line shows its errors, not as Flower does
@@ -55,7 +61,7 @@ def carry_out(folder: Folder, watch: launch.Watch | None = None, workers: int | 
 
     cores = available_cores() if workers is None else max(1, workers)
     resources: BackendConfig = {
-        "init_args": {"num_cpus": cores},
+        "init_args": {"address": "local", "num_cpus": cores},  # never one that runs here already
         "client_resources": {"num_cpus": 1, "num_gpus": 0.0},
     }
     with quiet(), asked_to_stop(stopped):

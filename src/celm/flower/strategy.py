@@ -23,6 +23,7 @@ from torch import Tensor
 
 from celm.base.errors import CelmError
 from celm.base.names import in_order
+from celm.engines.ray_probe import RayProber
 from celm.federation.assembly import checked_device
 from celm.federation.experiment import Experiment
 from celm.federation.rounds import drawn
@@ -35,6 +36,7 @@ from celm.flower.model import Model, own_module, validator
 from celm.flower.sampling import Identify, connected_nodes, sample_size
 from celm.flower.server import Server, Stopwatch
 from celm.flower.state import Memory
+from celm.method.probe import probe as probe_here
 from celm.models.anatomy import find_head, head_keys
 from celm.models.state import StateDict, state_of
 from celm.rules import rules
@@ -67,6 +69,7 @@ class ContributionStrategy(Course):
     input_shape, classes : the shape of one input, without the batch; the number of classes
     rule_options : settings of the rule named, as in `{"warmup": 5}`
     probe : settings of the probe, as in `{"steps": 200, "chunk": 100}`, or "fast"
+    probe_engine : "local", or "ray" to probe on the Ray cluster that this process is in or that Ray finds
     head : name of the last linear layer, where it is not found by itself
     local_heads : for how many first rounds clients keep their own head; by default what the rule asks for
     validation : inputs and labels held by the server, for the rules that need them
@@ -90,6 +93,7 @@ class ContributionStrategy(Course):
         *,
         rule_options: Mapping[str, Any] | None = None,
         probe: Mapping[str, Any] | str | None = None,
+        probe_engine: str = "local",
         head: str | None = None,
         local_heads: int | None = None,
         validation: tuple[Tensor, Tensor] | None = None,
@@ -124,12 +128,15 @@ class ContributionStrategy(Course):
                 {"probe": probe if isinstance(probe, str) else dict(probe or {})}
             ).probe.model_dump()
         )
+        if probe_engine not in ("local", "ray"):
+            raise CelmError(f"probe_engine must be 'local' or 'ray', not {probe_engine!r}")
+        prober = RayProber() if probe_engine == "ray" else probe_here
         keys = head_keys(module, find_head(module, classes, head))
         self.memory = Memory(folder)
         self.server = Server(
             built,
             name,
-            Facts((), classes, tuple(input_shape), 0, seed, module, keys, probing),
+            Facts((), classes, tuple(input_shape), 0, seed, module, keys, probing, prober),
             None if validation is None else validator(module, classes, *validation),
             self.memory,
             local_heads,
@@ -171,6 +178,8 @@ class ContributionStrategy(Course):
         server, facts = self.server, self.server.facts
         folder = self.memory.folder
         place = f"{next(iter(server.reference.values())).device}, {torch.get_num_threads()} threads"
+        if isinstance(facts.prober, RayProber):
+            place = "Ray"
         for line in (
             "├──> Rule:",
             f"│\t├──{server.rule_name}: {asdict(server.rule)}",

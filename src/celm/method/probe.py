@@ -10,7 +10,7 @@ result by rounding only.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -47,6 +47,10 @@ class Probe:
     """Of a calibrated probe: what its logits are in units of."""
 
 
+ProbeFunction = Callable[..., Probe]
+"""`probe`, or what takes the same arguments and finds the same up to rounding."""
+
+
 @torch.inference_mode(False)  # of the caller, within which nothing can be differentiated
 def probe(
     models: Sequence[nn.Module] | Stack,
@@ -74,20 +78,10 @@ def probe(
     >>> tuple(found.logits.shape), tuple(found.inputs.shape)
     ((1, 2), (1, 2, 3))
     """
-    if isinstance(models, nn.Module):
-        raise TypeError("models must be a list of models, even where it is one")
     if chunk is not None and chunk < 1:
         raise ValueError(f"chunk must be at least 1, not {chunk}")
-    stacks = [models] if isinstance(models, Stack) else alike(models)
-    targets = list(range(classes)) if isinstance(classes, int) else list(classes)
-    count = sum(len(stack) for stack in stacks)
-    if not count or not targets:
-        raise ValueError("a probe needs at least one model and one class")
-    start = inputs if isinstance(inputs, Tensor) else noise(seed, count, len(targets), tuple(inputs))
-    if start.shape[:2] != (count, len(targets)):
-        expected = f"[{count}, {len(targets)}, ...]"
-        raise ValueError(f"inputs must have shape {expected}, not {tuple(start.shape)}")
-
+    stacks, targets, start = begin(models, inputs, classes, seed)
+    count = len(start)
     shape = tuple(start.shape[2:])
     logits = torch.empty(count, len(targets))
     found = torch.empty_like(start, dtype=torch.float32)
@@ -113,6 +107,27 @@ def probe(
                     found[rows, columns] = x.to(found.device)
         first += len(stack)
     return Probe(logits, found, together(calibrations, targets) if calibrated else None)
+
+
+def begin(
+    models: Sequence[nn.Module] | Stack,
+    inputs: Tensor | Sequence[int],
+    classes: int | Sequence[int],
+    seed: int,
+) -> tuple[list[Stack], list[int], Tensor]:
+    """What a probe is asked for, checked: the models as stacks, class indices, and inputs `[M, K, *shape]`."""
+    if isinstance(models, nn.Module):
+        raise TypeError("models must be a list of models, even where it is one")
+    stacks = [models] if isinstance(models, Stack) else alike(models)
+    targets = list(range(classes)) if isinstance(classes, int) else list(classes)
+    count = sum(len(stack) for stack in stacks)
+    if not count or not targets:
+        raise ValueError("a probe needs at least one model and one class")
+    start = inputs if isinstance(inputs, Tensor) else noise(seed, count, len(targets), tuple(inputs))
+    if start.shape[:2] != (count, len(targets)):
+        expected = f"[{count}, {len(targets)}, ...]"
+        raise ValueError(f"inputs must have shape {expected}, not {tuple(start.shape)}")
+    return stacks, targets, start
 
 
 @torch.no_grad()

@@ -28,7 +28,7 @@ from celm.method.calibration import calibrated_evidence
 from celm.method.cheaper import refined, sampled_classes, sampling_errors
 from celm.method.evidence import bias, evidence, scores, unreadable
 from celm.method.movement import idle, movement
-from celm.method.probe import Probe, model_noise, probe
+from celm.method.probe import Probe, model_noise
 from celm.method.stacking import Stack
 from celm.method.weights import Weights, normalised, warmup_rounds
 from celm.rules.exchange import Round
@@ -162,7 +162,7 @@ class Celm(Rule[Evidence]):
         inputs = torch.stack(starts)[:, columns]
 
         def walk(steps: int, lr: float) -> Probe:
-            return probe(
+            return federation.prober(
                 stack,
                 inputs,
                 columns,
@@ -212,7 +212,7 @@ class Celm(Rule[Evidence]):
         how = federation.probe
         if fresh:
             stack = Stack(federation.module, [round.start])
-            inputs = probe(
+            inputs = federation.prober(
                 stack,
                 inputs[None],
                 federation.classes,

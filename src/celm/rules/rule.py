@@ -15,6 +15,8 @@ from typing import Any, ClassVar, Generic, TypeVar
 from torch import Tensor, nn
 
 from celm.base.registry import Configurable
+from celm.method.probe import ProbeFunction
+from celm.method.probe import probe as probe_here
 from celm.models.state import StateDict
 from celm.rules.exchange import Delivery as Delivery
 from celm.rules.exchange import Round as Round
@@ -48,6 +50,8 @@ class Facts:
     head: tuple[str, ...]
     """Names of the tensors of the last linear layer."""
     probe: ProbeSettings = ProbeSettings()
+    prober: ProbeFunction = probe_here
+    """Who probes: this process, or a cluster."""
 
 
 @dataclass(frozen=True)
