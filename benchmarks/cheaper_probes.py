@@ -10,7 +10,7 @@ is made of the very same models from the very same starting inputs:
 - cut: n steps of the same size, the probe ended early;
 - tolerance: step doubling until the bound on the score error is met (celm.method.cheaper);
 - classes: m of the K classes;
-- bfloat16: weights and products in half precision, inputs and Adam in float32.
+- bfloat16: slopes in half precision; inputs, Adam and the logits reached in float32.
 
 Cost is in gradient steps x classes, as a part of the whole probe's, and in seconds. Error is the largest difference
 of a client's score, in points of weight (percent); rank is Spearman's correlation of scores over clients. The first
@@ -70,12 +70,8 @@ class Scene:
 
     def walk(self, steps: int, rate: float, columns: list[int] | None = None, half: bool = False) -> Probe:
         wanted = list(range(self.classes)) if columns is None else columns
-        states = self.stack.states
-        if half:
-            states = [{name: tensor.bfloat16() for name, tensor in state.items()} for state in states]
-        return probe(
-            Stack(self.stack.module, states), self.start[:, wanted], wanted, steps=steps, lr=rate, l2=L2
-        )
+        kind = torch.bfloat16 if half else torch.float32
+        return probe(self.stack, self.start[:, wanted], wanted, steps=steps, lr=rate, l2=L2, precision=kind)
 
 
 @dataclass

@@ -448,3 +448,31 @@ def test_nothing_to_probe_is_refused() -> None:
 def test_inputs_that_are_not_for_each_model_and_class_are_refused(shape: tuple[int, ...]) -> None:
     with pytest.raises(ValueError, match=r"inputs must have shape \[2, 2, \.\.\.\]"):
         probe([nn.Linear(3, 2), nn.Linear(3, 2)], torch.zeros(shape), 2)
+
+
+@pytest.mark.parametrize("kind", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("calibrated", [False, True])
+@pytest.mark.parametrize("network", ["linear", "convolutions", "looped"])
+def test_slopes_in_fewer_bits_end_nearly_where_exact_ones_do(
+    kind: torch.dtype, calibrated: bool, network: str
+) -> None:
+    def build() -> nn.Module:
+        if network == "linear":
+            return nn.Sequential(nn.Flatten(), nn.Linear(48, 16), nn.ReLU(), nn.Linear(16, 4))
+        norm = nn.BatchNorm2d(8) if network == "convolutions" else nn.GroupNorm(2, 8)
+        return nn.Sequential(nn.Conv2d(3, 8, 3), norm, nn.ReLU(), nn.Flatten(), nn.Linear(32, 4))
+
+    torch.manual_seed(0)
+    models = [build() for _ in range(3)]
+    before = [copy.deepcopy(model.state_dict()) for model in models]
+    exact = probe(models, (3, 4, 4), 4, steps=30, calibrated=calibrated)
+    rough = probe(models, (3, 4, 4), 4, steps=30, calibrated=calibrated, precision=kind)
+    assert rough.logits.dtype == rough.inputs.dtype == torch.float32
+    assert not torch.equal(rough.inputs, exact.inputs)
+    torch.testing.assert_close(rough.logits, exact.logits, rtol=0.03, atol=0.03)
+    # What is told is what the models themselves say of the inputs told.
+    if not calibrated:
+        for model, x, reached in zip(models, rough.inputs, rough.logits, strict=True):
+            torch.testing.assert_close(model.eval()(x).diagonal(), reached)
+    for model, state in zip(models, before, strict=True):
+        assert all(torch.equal(tensor, state[name]) for name, tensor in model.state_dict().items())

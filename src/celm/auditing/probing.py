@@ -123,6 +123,7 @@ class Prober:
             steps=how.probe.steps,
             lr=how.probe.lr,
             l2=how.probe.l2,
+            precision=getattr(torch, how.probe.precision),
             chunk=chunk,
             seed=how.seed,
             calibrated=self.calibrated,

@@ -10,7 +10,7 @@ import math
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
 import tomli_w
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -126,6 +126,9 @@ class Probing(Table):
     """Begin with few long steps, and double them until scores are about so near to those of all steps."""
     classes: Annotated[int, Field(ge=2)] | None = None
     """Probe so many classes a round, others in the next; scores then have a standard error. By default all."""
+
+    precision: Literal["float32", "bfloat16", "float16"] = "float32"
+    """Of the slopes; fewer bits are faster where the device computes so, and change the scores a little."""
 
     @model_validator(mode="before")
     @classmethod

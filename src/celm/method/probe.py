@@ -20,7 +20,7 @@ from torch.optim.adam import adam
 
 from celm.base.randomness import generator
 from celm.method.calibration import Calibration, calibrate, common_noise, together
-from celm.method.stacking import Forward, Stack, forward_of
+from celm.method.stacking import Forward, Rounded, Stack, forward_of
 
 # What `nn.Module` itself keeps and what makes no difference to the forward pass; the rest are a model's settings.
 BOOKKEEPING = {
@@ -63,6 +63,7 @@ def probe(
     chunk: int | None = None,
     seed: int = 0,
     calibrated: bool = False,
+    precision: torch.dtype = torch.float32,
 ) -> Probe:
     """Maximise each class logit of each model.
 
@@ -71,7 +72,7 @@ def probe(
     `[M, K, *shape]`, or just the shape of one input, which draws noise from `seed`. `classes` is K, or the
     class indices to probe. `chunk` bounds memory: at most so many (model, class) pairs at a time; by default as many
     models as stay in the processor's cache. `calibrated` raises logits in units of their spread on noise
-    (celm.method.calibration).
+    (celm.method.calibration). `precision` is that of the slopes; inputs, Adam and the logits reached stay float32.
 
     >>> model = nn.Linear(3, 2)
     >>> found = probe([model], (3,), 2, steps=5)
@@ -96,6 +97,8 @@ def probe(
                 part = stack[offset : offset + several]
                 rows = slice(first + offset, first + offset + len(part))
                 forward = forward_of(part, shape)
+                if precision is not torch.float32:
+                    forward = Rounded(forward.logits, forward_of(part.to(precision), shape), precision)
                 if calibrated:
                     calibrations.append(calibrate(forward, common_noise(seed, len(part), shape).to(device)))
                     forward = calibrations[-1].applied(forward)

@@ -43,6 +43,17 @@ class Forward:
 
 
 @dataclass(frozen=True)
+class Rounded(Forward):
+    """Exact logits, with slopes from a copy of the models in fewer bits: faster where the device computes so."""
+
+    rough: Forward
+    dtype: torch.dtype
+
+    def slope(self, x: Tensor, targets: Tensor) -> Tensor:
+        return self.rough.slope(x.to(self.dtype), targets).to(x.dtype)
+
+
+@dataclass(frozen=True)
 class Stack:
     """M models that share one architecture: a module, and the parameters and buffers of each."""
 
@@ -54,6 +65,19 @@ class Stack:
 
     def __getitem__(self, part: slice) -> Stack:
         return Stack(self.module, self.states[part])
+
+    def to(self, dtype: torch.dtype) -> Stack:
+        """The same models with every floating tensor of that kind."""
+        return Stack(
+            self.module,
+            [
+                {
+                    name: tensor.to(dtype) if tensor.is_floating_point() else tensor
+                    for name, tensor in state.items()
+                }
+                for state in self.states
+            ],
+        )
 
     def stacked(self, name: str) -> Tensor:
         return torch.stack([state[name].detach() for state in self.states])
@@ -71,7 +95,8 @@ def forward_of(stack: Stack, shape: tuple[int, ...]) -> Forward:
     if fast is not None:
         return fast
     if len(stack) > 1 and not hooked(stack.module):
-        trial = torch.zeros(len(stack), 1, *shape, device=next(iter(stack.states[0].values())).device)
+        like = next(iter(stack.states[0].values()))
+        trial = torch.zeros(len(stack), 1, *shape, device=like.device, dtype=like.dtype)
         try:
             general = mapped(stack)
             general(trial)

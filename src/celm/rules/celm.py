@@ -168,8 +168,7 @@ class Celm(Rule[Evidence]):
                 columns,
                 steps=steps,
                 lr=lr,
-                l2=how.l2,
-                chunk=how.chunk,
+                **how.always(),
                 seed=federation.seed,
                 calibrated=self.evidence == "calibrated",
             )
@@ -218,8 +217,7 @@ class Celm(Rule[Evidence]):
                 federation.classes,
                 steps=how.steps,
                 lr=how.lr,
-                l2=how.l2,
-                chunk=how.chunk,
+                **how.always(),
             ).inputs[0]
         names = in_order(round.clients)
         moved = movement(

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Generic, TypeVar
 
+import torch
 from torch import Tensor, nn
 
 from celm.base.registry import Configurable
@@ -34,6 +35,11 @@ class ProbeSettings:
     chunk: int | None = None
     tolerance: float | None = None
     classes: int | None = None
+    precision: str = "float32"
+
+    def always(self) -> dict[str, Any]:
+        """What is the same however many steps are taken, as `celm.method.probe.probe` takes it."""
+        return {"l2": self.l2, "chunk": self.chunk, "precision": getattr(torch, self.precision)}
 
 
 @dataclass(frozen=True)
