@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import copy
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from celm.method.probe import Probe, model_noise, noise, probe
 from celm.method.stacking import Stack
+from celm.models.averaging import Files
 
 Array = np.ndarray
 
@@ -476,3 +481,28 @@ def test_slopes_in_fewer_bits_end_nearly_where_exact_ones_do(
             torch.testing.assert_close(model.eval()(x).diagonal(), reached)
     for model, state in zip(models, before, strict=True):
         assert all(torch.equal(tensor, state[name]) for name, tensor in model.state_dict().items())
+
+
+def test_states_in_files_are_read_a_few_at_a_time(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    models = [nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 3)) for _ in range(7)]
+    paths = [tmp_path / f"{i}.safetensors" for i in range(7)]
+    for model, path in zip(models, paths, strict=True):
+        save_file(model.state_dict(), path)
+    alive, most = set(), 0
+
+    class Watched(Files):
+        def __getitem__(self, which: Any) -> Any:
+            nonlocal most
+            if isinstance(which, slice):
+                return Watched(self.paths[which])
+            state = super().__getitem__(which)
+            key = id(state["0.weight"])
+            alive.add(key)
+            weakref.finalize(state["0.weight"], alive.discard, key)
+            most = max(most, len(alive))
+            return state
+
+    found = probe(Stack(models[0], Watched(paths)), (6,), 3, steps=4, chunk=6)
+    torch.testing.assert_close(found.logits, probe(models, (6,), 3, steps=4).logits)
+    assert most <= 4  # two that are probed, two of the next

@@ -67,8 +67,9 @@ def probe(
 ) -> Probe:
     """Maximise each class logit of each model.
 
-    `models` are M classifiers, or a `Stack` of M states of one architecture. They are probed in eval mode and
-    come back as they were: parameters, gradients, training flags. `inputs` is where to start: a tensor
+    `models` are M classifiers, or a `Stack` of M states of one architecture (also `celm.models.averaging.Files`, of
+    which only those that are being probed are in memory). They are probed in eval mode and come back as they were:
+    parameters, gradients, training flags. `inputs` is where to start: a tensor
     `[M, K, *shape]`, or just the shape of one input, which draws noise from `seed`. `classes` is K, or the
     class indices to probe. `chunk` bounds memory: at most so many (model, class) pairs at a time; by default as many
     models as stay in the processor's cache. `calibrated` raises logits in units of their spread on noise
@@ -94,7 +95,8 @@ def probe(
         several = max(1, chunk // len(targets)) if chunk else within_cache(stack)
         with frozen(stack.module):
             for offset in range(0, len(stack), several):
-                part = stack[offset : offset + several]
+                # Read here where the states are a sequence that reads each when asked, such as files.
+                part = Stack(stack.module, list(stack.states[offset : offset + several]))
                 rows = slice(first + offset, first + offset + len(part))
                 forward = forward_of(part, shape)
                 if precision is not torch.float32:
