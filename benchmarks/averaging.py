@@ -1,0 +1,127 @@
+"""The weighted mean of models, beside the bandwidth of the memory, and of more models than fit into it.
+
+    python benchmarks/averaging.py [--repeats 9] [--reads 1000] [--quick]
+
+In memory: 20 models, one thread. All that has to move is every model once and the mean once, (N + 1) x size; the rate
+is that of a copy of the same tensors in the same turn, which moves twice what it copies. Also shown: a sum over
+`torch.stack`, the usual way to write it, which copies all models first.
+
+From files: 1,000 clients of 100 MB, as reads in turn from 20 files; a process of its own, whose peak resident size is
+what the kernel counted. Mapped files are part of that size as long as they are mapped.
+
+Targets: at most 1.5 x the time at the bandwidth; memory that does not grow with the number of clients.
+"""
+
+from __future__ import annotations
+
+import argparse
+import resource
+import subprocess
+import sys
+import time
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+
+from celm.base.files import dump_json, write_text
+from celm.models.averaging import Files, weighted_mean
+from timing import interleaved, machine, median_and_spread, timed
+
+MODELS = 20
+SIZES = {"MLP of 0.1 million": (109_386,), "2.5 million": (2_500, 1_000), "25 million": (25_000, 1_000)}
+LARGE = (25_000, 1_000)
+"""100 MB in float32."""
+
+
+def in_memory(shape: tuple[int, ...], repeats: int) -> dict[str, Any]:
+    torch.manual_seed(0)
+    states = [{"weight": torch.randn(shape)} for _ in range(MODELS)]
+    weights = torch.rand(MODELS).tolist()
+    copies = [torch.empty(shape) for _ in range(MODELS)]
+    share = torch.tensor(weights) / sum(weights)
+
+    def copy() -> None:
+        for target, state in zip(copies, states, strict=True):
+            target.copy_(state["weight"])
+
+    def usual() -> torch.Tensor:
+        stacked = torch.stack([state["weight"] for state in states])
+        return torch.einsum("n,n...->...", share, stacked)
+
+    torch.testing.assert_close(weighted_mean(states, weights)["weight"], usual(), rtol=1e-4, atol=1e-5)
+    cases = {
+        "celm": lambda: timed(weighted_mean, states, weights)[1],
+        "copy": lambda: timed(copy)[1],
+        "stack": lambda: timed(usual)[1],
+    }
+    seconds = interleaved(cases, repeats)
+    least = [one * (MODELS + 1) / (2 * MODELS) for one in seconds["copy"]]
+    return {
+        "times_the_limit": median_and_spread(
+            [mine / limit for mine, limit in zip(seconds["celm"], least, strict=True)]
+        ),
+        "stack_over_celm": median_and_spread(
+            [usual / mine for usual, mine in zip(seconds["stack"], seconds["celm"], strict=True)]
+        ),
+        "gigabytes_per_second": median_and_spread(
+            [MODELS * 4e-9 * torch.Size(shape).numel() / mine for mine in seconds["celm"]]
+        ),
+    }
+
+
+def from_files(reads: int) -> dict[str, float]:
+    with TemporaryDirectory() as place:
+        for number in range(MODELS):
+            torch.manual_seed(number)
+            save_file({"weight": torch.randn(LARGE)}, Path(place) / f"{number}.safetensors")
+        command = [sys.executable, __file__, "--stream", place, "--reads", str(reads)]
+        told = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+    return {"reads": reads, "seconds": float(told[0]), "peak_megabytes": float(told[1])}
+
+
+def stream(place: Path, reads: int) -> None:
+    """In a process of its own: average, and say how long it took and how much memory."""
+    paths = sorted(place.iterdir())
+    files = Files([paths[i % len(paths)] for i in range(reads)])
+    start = time.perf_counter()
+    mean = weighted_mean(files, [1.0 + i % 3 for i in range(reads)])
+    seconds = time.perf_counter() - start
+    assert bool(mean["weight"].isfinite().all())
+    print(seconds, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--repeats", type=int, default=9)
+    parser.add_argument("--reads", type=int, default=1000)
+    parser.add_argument("--quick", action="store_true", help="fewer repeats, nothing from files")
+    parser.add_argument("--stream", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--out", type=Path, default=Path("results/bench/averaging.json"))
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    if given.stream:
+        stream(given.stream, given.reads)
+        return
+    facts = machine()
+    memory = {
+        name: in_memory(shape, 3 if given.quick else given.repeats)
+        for name, shape in list(SIZES.items())[: 2 if given.quick else None]
+    }
+    for name, row in memory.items():
+        print(
+            f"{name}: {row['times_the_limit']['median']:.2f} x the time at the memory's bandwidth", flush=True
+        )
+    files = [] if given.quick else [from_files(reads) for reads in (given.reads // 50, given.reads)]
+    for row in files:
+        print(f"{row['reads']} files: {row['seconds']:.1f} s, {row['peak_megabytes']:.0f} MB", flush=True)
+    found = {"machine": facts, "models": MODELS, "in_memory": memory, "from_files": files}
+    write_text(given.out, dump_json(found, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
