@@ -8,10 +8,11 @@ process had before the models were there. Curves are fitted by a power law, seco
 
 Cost model, fitted to all points but the one that is checked:
 
-    seconds = L (N + 1) K (f / r + p / s)
+    seconds = L (N + 1) (K (f / r + p / s) + w / b)
 
 f floating-point operations of a step for one input (forward, and back to the inputs: 4 for each product), p values of
-an input, r and s the rates found by least squares on relative errors. `docs/scaling.md` says what follows from it.
+an input, w those of the model; r, s and b are rates, found by least squares on relative errors. `docs/scaling.md` says
+what follows from it.
 """
 
 from __future__ import annotations
@@ -121,20 +122,22 @@ def power(rows: list[dict[str, Any]], size: str) -> dict[str, float]:
 
 def terms(row: dict[str, Any]) -> list[float]:
     pairs = (row["clients"] + 1) * row["classes"]
-    return [pairs * row["flops_of_a_step"], pairs * prod(row["shape"])]
+    models = (row["clients"] + 1) * row["parameters"]
+    return [pairs * row["flops_of_a_step"], pairs * prod(row["shape"]), models]
 
 
 def cost_model(rows: list[dict[str, Any]]) -> dict[str, float]:
-    """The two rates, by least squares on relative errors, neither negative."""
+    """The rates, by least squares on relative errors, none of them negative."""
     table = np.array([terms(row) for row in rows])
     seconds = np.array([row["seconds_of_a_step"] for row in rows])
-    (per_flop, per_value), _ = nnls(table / seconds[:, None], np.ones(len(rows)))
-    return {"seconds_per_flop": float(per_flop), "seconds_per_value": float(per_value)}
+    found, _ = nnls(table / seconds[:, None], np.ones(len(rows)))
+    return dict(
+        zip(("seconds_per_flop", "seconds_per_value", "seconds_per_weight"), found.tolist(), strict=True)
+    )
 
 
 def predicted(model: dict[str, float], row: dict[str, Any]) -> float:
-    work, values = terms(row)
-    return work * model["seconds_per_flop"] + values * model["seconds_per_value"]
+    return sum(size * rate for size, rate in zip(terms(row), model.values(), strict=True))
 
 
 SIZE_OF = {"clients": "clients", "classes": "classes", "parameters": "parameters", "pixels": "side"}
