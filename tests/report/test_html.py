@@ -237,6 +237,8 @@ def test_columns_compete_and_less_is_better_where_the_table_says_so(study: Path)
         ("best", "0.100"),
         ("second", "0.500"),
     ]
+    (study / "table.json").write_text(json.dumps({"title": "d", "compete": "none", "cells": cells}))
+    assert {mark for mark, _ in re.findall('class="(|best|second)">(0[.][0-9]+)<', report(study))} == {""}
 
 
 def test_hostile_tables_stay_text(study: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -90,3 +91,9 @@ def test_json_and_csv_say_the_same():
     assert celm["difference"] == pytest.approx(-0.003)
     assert float(next(row for row in rows if row["row"] == "celm")["difference"]) == pytest.approx(-0.003)
     assert next(row for row in rows if row["row"] == "cgsv")["mean"] == ""
+
+
+def test_where_nothing_competes_nothing_is_marked():
+    table = replace(TABLE, compete="none")
+    assert [table.place(row, "accuracy") for row in table.rows] == [0, 0, 0, 0]
+    assert "<u>" not in table.to_markdown()

@@ -111,7 +111,7 @@ class Grid(Read):
     title: str
     cells: list[Cell]
     compete: str = "rows"
-    """Whether the rows of a column compete, or the columns of a row."""
+    """Whether the `rows` of a column compete, or the `columns` of a row, or `none`."""
 
 
 class Told:

@@ -101,7 +101,11 @@ def placed(grid: Grid) -> list[Shown]:
     told = []
     for cell in grid.cells:
         ranked = sorted(merits.get(contest(cell), ()), reverse=True)
-        place = 0 if cell.merit is None or len(ranked) < 2 else ranked.index(cell.merit) + 1
+        place = (
+            0
+            if grid.compete == "none" or cell.merit is None or len(ranked) < 2
+            else ranked.index(cell.merit) + 1
+        )
         told.append(Shown(cell, place if place <= 2 else 0))
     return told
 

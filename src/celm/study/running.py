@@ -113,8 +113,8 @@ def study_table(
                 figure = paper_cell(study, row, method, metric)
                 if figure is not None and scale is Scale.paper:
                     paper[label, column] = figure
-    # With one method the columns are metrics, which do not compete.
-    compete: Literal["rows", "columns"] = "rows" if one_method(study) else "columns"
+    # With one method the columns are metrics and the rows are splits, which do not compete.
+    compete: Literal["none", "columns"] = "none" if one_method(study) else "columns"
     return Table(study.title + scale.note, rows, columns, ours, paper, compete)
 
 

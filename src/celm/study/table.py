@@ -56,8 +56,8 @@ class Table:
     columns: Sequence[str]
     ours: Mapping[tuple[str, str], Figure]
     paper: Mapping[tuple[str, str], Figure]
-    compete: Literal["rows", "columns"] = "rows"
-    """Whether the rows of a column compete, or the columns of a row."""
+    compete: Literal["rows", "columns", "none"] = "rows"
+    """Whether the rows of a column compete, or the columns of a row, or nothing."""
 
     def place(self, row: str, column: str) -> int:
         """1 for the best among its rivals, 2 for the second, 0 for the rest; by what is shown, so ties share."""
@@ -66,7 +66,7 @@ class Table:
         )
         values = sorted({self.ours[key].merit for key in rivals if key in self.ours}, reverse=True)
         mine = self.ours.get((row, column))
-        if mine is None or len(values) < 2:
+        if self.compete == "none" or mine is None or len(values) < 2:
             return 0
         return {values[0]: 1, values[1]: 2}.get(mine.merit, 0)
 
