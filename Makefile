@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test test-all docs lint format clean
+.PHONY: demo test test-all bench bench-quick docs lint format clean
 
 demo: $(READY)
 	@$(BIN)/python examples/demo.py
@@ -15,6 +15,18 @@ test: $(READY) lint
 # Also builds the documentation, strictly, and replays what it shows (tests/docs).
 test-all: $(READY) lint
 	$(BIN)/python -m pytest -n 2 -m slow
+
+# Every figure of results/bench, and its page: about an hour and a half on two cores, better on a machine that does
+# nothing else. Needs the datasets (CELM_DATA); rivals that are not installed are noted as such (benchmarks/training.py).
+BENCHMARKS := training probing cheaper_probes scaling averaging server_step flower_overhead audit_memory
+bench: $(READY)
+	for name in $(BENCHMARKS); do $(BIN)/python benchmarks/$$name.py || exit; done
+	$(BIN)/python benchmarks/page.py
+
+# The same in small, in under three minutes, for every change; nothing is written into results.
+bench-quick: $(READY)
+	for name in training probing cheaper_probes scaling averaging; do \
+	  echo "--- $$name"; $(BIN)/python benchmarks/$$name.py --quick --out "$$(mktemp)" || exit; done
 
 # The variable silences an advertisement for the theme's successor.
 docs: $(READY)
