@@ -1,0 +1,361 @@
+"""How fast clients are trained: celm's engine beside the machine's limit and beside rivals, as ratios of one run.
+
+    CELM_DATA=... python benchmarks/training.py [--model mlp|cnn] [--rounds 5] [--repeats 5] [--quick]
+        [--flower PYTHON] [--pfl PYTHON] [--fedlab PYTHON] [--fluke PYTHON]
+
+Work: the paper's MLP on FashionMNIST and its CNN on CIFAR-10 (without cropping and flipping, which not all rivals
+have), Pure Label Skew among 5 clients, batches of 128, SGD, one epoch a round, plain averaging. All sides start from
+the same weights and the same dealt data, and play one round to warm up; a round is timed from the global model to
+the next one, evaluation left out on all sides. celm and every rival take turns, each in fresh processes, and a ratio
+is taken within a turn; shown are the medians over turns, with the least and the most.
+
+Limit: the floating-point work of a round (benchmarks/limits.py) at the rate measured in the same turn, with one
+worker a core. For this, clients are three a worker: of five, one worker has three and the other two, and waits.
+
+Rivals: benchmarks/rivals, a file each. Those that are packages live in environments of their own, whose Python is
+given by an option or a variable such as CELM_BENCH_PFL; without one, a rival is noted as not installed.
+
+Targets: a round takes at most a tenth of the DataLoader loop's time, a fifth of Flower's simulation's, on the MLP
+1 / 1.5 of the best other's; and reaches 0.7 (MLP) and 0.5 (CNN) of the limit at the layers' own shapes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import chain
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from torch import nn
+
+from celm.base.files import dump_json, write_text
+from celm.engines.choice import available_cores, engine_for
+from celm.federation.assembly import Federation, assemble, resolve
+from celm.federation.experiment import Experiment
+from celm.federation.rounds import begin, play
+from celm.metrics.accuracy import accuracy_of
+from limits import flops_per_sample, layers_of, rates
+from timing import interleaved, machine, median_and_spread, timed
+
+MODELS: dict[str, dict[str, Any]] = {
+    "mlp": {"name": "fashion_mnist"},
+    "cnn": {"name": "cifar10", "augment": False},
+}
+"""Model to the dataset it is trained on."""
+CLIENTS, BATCH = 5, 128
+CPU_TORCH = "pip install -c constraints.txt torch numpy safetensors"
+TORCHVISION = "pip install --no-deps torchvision==0.28.0"
+FLOWER = "pip install -c constraints.txt -e '.[flower]'"
+DEADLINE = 1800
+"""Seconds after which a rival is given up."""
+
+
+@dataclass(frozen=True)
+class Rival:
+    script: str
+    package: str = ""
+    """The option that names its Python; none where celm's own has all it needs."""
+    install: str = ""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    launcher: tuple[str, ...] = ()
+    """What Python runs instead of the script."""
+
+
+def rivals(cores: int) -> dict[str, Rival]:
+    """Each with a thread a core, PyTorch's default, and with one thread, which small models may do better with."""
+    pfl = "pip install torch==2.13.0+cpu safetensors 'pfl[pytorch]'"
+    shared_out = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(cores))
+    fedlab = f"{CPU_TORCH} pandas scikit-learn pynvml tqdm munch pillow; {TORCHVISION} fedlab"
+    in_one_process = {
+        "dataloader": Rival("dataloader_loop.py", settings={"loader_workers": 0}),
+        "tensors": Rival("tensor_loop.py"),
+        "pfl": Rival("pfl_research.py", "pfl", pfl),
+        "fedlab": Rival("fedlab_loop.py", "fedlab", fedlab),
+        "fluke": Rival("fluke_loop.py", "fluke", f"{CPU_TORCH}; pip install -c constraints.txt fluke-fl"),
+    }
+    one_thread = {
+        f"{name}, one thread": replace(rival, settings={**rival.settings, "threads": 1})
+        for name, rival in in_one_process.items()
+    }
+    in_many = {
+        "dataloader, two loading processes": Rival("dataloader_loop.py", settings={"loader_workers": 2}),
+        "flower": Rival("flower_simulation.py", "flower", FLOWER, {"threads": 1}),
+        "pfl, a process a core": Rival("pfl_research.py", "pfl", pfl, {"threads": 1}, shared_out),
+    }
+    return {**in_one_process, **one_thread, **in_many}
+
+
+TARGETS: dict[str, list[tuple[str, str, float]]] = {
+    "mlp": [
+        ("times", "dataloader", 10),
+        ("times", "flower", 5),
+        ("times", "best other", 1.5),
+        ("limit", "layers", 0.7),
+    ],
+    "cnn": [("times", "dataloader", 10), ("times", "flower", 5), ("limit", "layers", 0.5)],
+}
+"""Model to what is wanted: so many times as fast as a rival, or such a part of a limit."""
+
+
+def federation_of(model: str, dataset: Mapping[str, Any], clients: int, workers: int) -> Federation:
+    tables = {
+        "dataset": dict(dataset),
+        "split": {"name": "pls", "clients": clients},
+        "model": model,
+        "train": {"batch": BATCH},
+        "rule": "fedavg",
+        "run": {"rounds": 10**6, "evaluate_every": 10**6, "workers": workers},
+    }
+    return assemble(resolve(Experiment.parse(tables)))
+
+
+def samples_of(federation: Federation) -> int:
+    return sum(len(holding.rows) for holding in federation.workbench.holdings.values())
+
+
+def play_celm(federation: Federation, rounds: int) -> dict[str, Any]:
+    """One round to warm up, and `rounds` that count; with new workers."""
+    with closing(engine_for(federation, rounds)) as engine:
+        state, seconds = begin(federation), []
+        for _ in range(rounds + 1):
+            played, taken = timed(play, federation, state, engine)
+            state = played.state
+            seconds.append(taken)
+        counts = engine.evaluate([state.model])[0]
+    return {"seconds": seconds[1:], "accuracy": accuracy_of(counts, federation.dealing.rare_classes).accuracy}
+
+
+def play_rival(rival: Rival, python: str, data: Path, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The same in a process of its own; what it says last is kept where it fails."""
+    chosen = data.with_name("settings.json")
+    chosen.write_text(json.dumps({**settings, **rival.settings}))
+    script = Path(__file__).parent / "rivals" / rival.script
+    command = [python, *rival.launcher, str(script), str(data), str(chosen)]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return {"failed": str(error)}
+    lines = [line for line in done.stdout.splitlines() if line.startswith("FOUND ")]
+    if done.returncode or not lines:
+        said = [f"exit code {done.returncode}", *done.stderr.splitlines()]
+        return {"failed": next((line for line in reversed(said) if "Error" in line), said[-1])}
+    found: dict[str, Any] = json.loads(lines[-1].removeprefix("FOUND "))
+    return found
+
+
+def write_data(federation: Federation, path: Path) -> None:
+    """What celm dealt, for rivals to read."""
+    bench = federation.workbench
+    tensors = {f"initial/{key}": value for key, value in federation.initial.items()}
+    for i, holding in enumerate(bench.holdings.values()):
+        tensors |= {f"client/{i}/inputs": bench.inputs[holding.rows], f"client/{i}/labels": holding.labels}
+    tensors |= {"test/inputs": bench.test_inputs, "test/labels": bench.test_labels}
+    save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, path)
+
+
+def layers_in_words(module: nn.Module) -> list[list[Any]]:
+    """Name, kind and sizes of each layer, from which rivals build the same model."""
+    return [[name, type(layer).__name__, *sizes(layer)] for name, layer in module.named_children()]
+
+
+def sizes(layer: nn.Module) -> list[int]:
+    match layer:
+        case nn.Linear():
+            return [layer.in_features, layer.out_features]
+        case nn.Conv2d():
+            return [layer.in_channels, layer.out_channels, layer.kernel_size[0]]
+        case nn.MaxPool2d():
+            return [int(layer.kernel_size)]  # type: ignore[arg-type]
+        case nn.Flatten() | nn.ReLU():
+            return []
+    raise TypeError(f"a layer that rivals cannot be told of: {layer}")
+
+
+def measure(model: str, given: argparse.Namespace) -> dict[str, Any]:
+    """All cases of a model in turns."""
+    dataset = MODELS[model] if given.dataset is None else {"name": given.dataset}
+    cores = given.workers
+    federation = federation_of(model, dataset, CLIENTS, cores)
+    even = federation_of(model, dataset, 3 * cores, cores)
+    bench = federation.workbench
+    layers = layers_of(bench.module, federation.facts.input_shape)
+    settings = {
+        "layers": layers_in_words(bench.module),
+        "clients": CLIENTS,
+        "batch": BATCH,
+        "lr": bench.train.rate(1),
+        "rounds": given.rounds,
+        "threads": cores,
+        "processes": cores,
+    }
+    known = {name: rival for name, rival in rivals(cores).items() if not given.only or name in given.only}
+    pythons = {name: python_of(rival, given) for name, rival in known.items()}
+    with tempfile.TemporaryDirectory() as folder:
+        data = Path(folder) / "data.safetensors"
+        write_data(federation, data)
+        cases: dict[str, Callable[[], dict[str, Any]]] = {
+            "rates": partial(rates, layers, BATCH, cores, given.window),
+            "celm, even": partial(play_celm, even, given.rounds),
+            "celm": partial(play_celm, federation, given.rounds),
+        }
+        cases |= {
+            name: partial(play_rival, rival, python, data, settings)
+            for name, rival in known.items()
+            if (python := pythons[name])
+        }
+        found = interleaved(cases, given.repeats, partial(tell, model))
+    work = {
+        "dataset": dict(dataset),
+        "layers": settings["layers"],
+        "flops_per_sample": flops_per_sample(layers),
+        "clients": CLIENTS,
+        "samples": samples_of(federation),
+        "batch": BATCH,
+        "workers": cores,
+    }
+    rows = {
+        name: compare(found[name], found["celm"])
+        if name in found
+        else {"not installed": True, "install": rival.install}
+        for name, rival in known.items()
+    }
+    report = {
+        "work": work,
+        "celm": summary(found["celm"]),
+        "limit": limit(found, work["flops_per_sample"], samples_of(federation), samples_of(even)),
+        "rivals": rows,
+    }
+    return {**report, "targets": targets(model, report)}
+
+
+def python_of(rival: Rival, given: argparse.Namespace) -> str | None:
+    """The Python that can run a rival; None where it is not installed."""
+    if not rival.package:
+        return sys.executable
+    return getattr(given, rival.package) or None
+
+
+def tell(model: str, name: str, found: Mapping[str, Any]) -> None:
+    told = (
+        {"seconds": median(found["seconds"]), "accuracy": found["accuracy"]} if "seconds" in found else found
+    )
+    said = ", ".join(
+        f"{key} {value:.4g}" if isinstance(value, float) else value for key, value in told.items()
+    )
+    print(f"{model}  {name:24} {said}", flush=True)
+
+
+def summary(turns: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Seconds of a round over all turns; what else was said, of the last turn."""
+    last = {key: value for key, value in turns[-1].items() if key not in ("seconds", "start_up")}
+    found = {
+        "seconds": median_and_spread(list(chain.from_iterable(turn["seconds"] for turn in turns))),
+        **last,
+    }
+    if "start_up" in turns[-1]:
+        found["start_up"] = median_and_spread([turn["start_up"] for turn in turns])
+    return found
+
+
+def compare(turns: Sequence[Mapping[str, Any]], ours: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """A rival's round in celm's rounds of the same turn: how many times as fast celm is."""
+    failed = [turn for turn in turns if "failed" in turn]
+    if failed:
+        return dict(failed[-1])
+    pairs = zip(turns, ours, strict=True)
+    times = [median(turn["seconds"]) / median(own["seconds"]) for turn, own in pairs]
+    return {"times": median_and_spread(times), **summary(turns)}
+
+
+def limit(
+    found: Mapping[str, Sequence[Mapping[str, Any]]], flops: int, samples: int, even_samples: int
+) -> dict[str, Any]:
+    """Rates, and the part of each that celm reaches: with as many clients for every worker, and with five."""
+    told: dict[str, Any] = {}
+    for name in ("square", "layers"):
+        speeds = [turn[name] for turn in found["rates"]]
+
+        def parts(case: str, count: int, speeds: Sequence[float] = speeds) -> dict[str, Any]:
+            taken = [median(turn["seconds"]) for turn in found[case]]
+            return median_and_spread(
+                [count * flops / speed / own for speed, own in zip(speeds, taken, strict=True)]
+            )
+
+        told[name] = {
+            "gigaflops_per_second": median_and_spread([speed / 1e9 for speed in speeds]),
+            "reached": parts("celm, even", even_samples),
+            "reached_with_five_clients": parts("celm", samples),
+        }
+    return told
+
+
+def targets(model: str, report: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """What was wanted and what was found; None where it could not be measured."""
+    times = {name: row["times"]["median"] for name, row in report["rivals"].items() if "times" in row}
+    best = min(times, key=times.__getitem__, default="none")
+    told = []
+    for kind, what, wanted in TARGETS[model]:
+        if kind == "limit":
+            reached = report["limit"][what]["reached"]["median"]
+            name = f"part of the limit ({what})"
+        else:
+            reached = times.get(best if what == "best other" else what)
+            name = f"times as fast as {what}" + (f" ({best})" if what == "best other" else "")
+        met = None if reached is None else reached >= wanted
+        told.append({"what": name, "wanted": wanted, "found": reached, "reached": met})
+    return told
+
+
+def parsed(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--model", choices=list(MODELS), help="one of the two; by default both")
+    parser.add_argument("--rounds", type=int, help="rounds that count, of each turn: 5")
+    parser.add_argument("--repeats", type=int, help="turns: 5")
+    parser.add_argument("--quick", action="store_true", help="the MLP alone, one turn of 2 rounds, no Flower")
+    parser.add_argument("--only", metavar="NAME", nargs="+", help="these rivals alone, for trials")
+    parser.add_argument("--workers", type=int, default=available_cores(), help="by default one a core")
+    parser.add_argument("--window", type=float, default=1.0, help="seconds that each rate is measured for")
+    parser.add_argument("--dataset", help="another one, for trials: digits needs no files")
+    for package in ("flower", "pfl", "fedlab", "fluke"):
+        named = os.environ.get(f"CELM_BENCH_{package.upper()}", "")
+        parser.add_argument(
+            f"--{package}", metavar="PYTHON", default=named, help=f"a Python that has {package}"
+        )
+    parser.add_argument("--out", type=Path, default=Path("results/bench/training.json"))
+    given = parser.parse_args(arguments)
+    if given.quick:
+        given.model, given.flower = "mlp", ""
+    given.rounds = given.rounds or (2 if given.quick else 5)
+    given.repeats = given.repeats or (1 if given.quick else 5)
+    return given
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    given = parsed(arguments)
+    about = {"machine": machine(), "rounds": given.rounds, "repeats": given.repeats}
+    torch.set_num_threads(1)
+    models = {model: measure(model, given) for model in ([given.model] if given.model else MODELS)}
+    given.out.parent.mkdir(parents=True, exist_ok=True)
+    write_text(given.out, dump_json({**about, "models": models}))
+    for model, report in models.items():
+        for target in report["targets"]:
+            found = "not measured" if target["found"] is None else f"{target['found']:.2f}"
+            print(f"{model}  {target['what']}: {found}, wanted {target['wanted']}")
+
+
+if __name__ == "__main__":
+    main()
