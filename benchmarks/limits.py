@@ -82,6 +82,7 @@ def layers_of(module: nn.Module, shape: Sequence[int]) -> list[Layer]:
     found: list[Layer] = []
 
     def note(part: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        assert isinstance(part, nn.Linear | nn.Conv2d)
         shapes = (part.weight.shape, inputs[0].shape[1:], output.shape[1:])
         weight, before, after = (tuple(each) for each in shapes)
         how: dict[str, Any] = {}

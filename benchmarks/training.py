@@ -55,6 +55,7 @@ MODELS: dict[str, dict[str, Any]] = {
 }
 """Model to the dataset it is trained on."""
 CLIENTS, BATCH = 5, 128
+OUT = Path("results/bench/training.json")
 CPU_TORCH = "pip install -c constraints.txt torch numpy safetensors"
 TORCHVISION = "pip install --no-deps torchvision==0.28.0"
 FLOWER = "pip install -c constraints.txt -e '.[flower]'"
@@ -75,7 +76,7 @@ class Rival:
 
 def rivals(cores: int) -> dict[str, Rival]:
     """Each with a thread a core, PyTorch's default, and with one thread, which small models may do better with."""
-    pfl = "pip install torch==2.13.0+cpu safetensors 'pfl[pytorch]'"
+    pfl = "pip install torch==2.13.0 safetensors 'pfl[pytorch]'"
     shared_out = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(cores))
     fedlab = f"{CPU_TORCH} pandas scikit-learn pynvml tqdm munch pillow; {TORCHVISION} fedlab"
     in_one_process = {
@@ -97,6 +98,7 @@ def rivals(cores: int) -> dict[str, Rival]:
     return {**in_one_process, **one_thread, **in_many}
 
 
+LEFT_OUT_IF_QUICK = ("flower", "dataloader, two loading processes", "pfl", "fedlab", "fluke")
 TARGETS: dict[str, list[tuple[str, str, float]]] = {
     "mlp": [
         ("times", "dataloader", 10),
@@ -114,7 +116,7 @@ def federation_of(model: str, dataset: Mapping[str, Any], clients: int, workers:
         "dataset": dict(dataset),
         "split": {"name": "pls", "clients": clients},
         "model": model,
-        "train": {"batch": BATCH},
+        "train": {"batch": BATCH, "decay_at": []},
         "rule": "fedavg",
         "run": {"rounds": 10**6, "evaluate_every": 10**6, "workers": workers},
     }
@@ -156,13 +158,29 @@ def play_rival(rival: Rival, python: str, data: Path, settings: Mapping[str, Any
 
 
 def write_data(federation: Federation, path: Path) -> None:
-    """What celm dealt, for rivals to read."""
-    bench = federation.workbench
+    """What celm dealt, for rivals to read; in a random order, for not all of them shuffle."""
+    bench, order = federation.workbench, torch.Generator().manual_seed(0)
     tensors = {f"initial/{key}": value for key, value in federation.initial.items()}
     for i, holding in enumerate(bench.holdings.values()):
-        tensors |= {f"client/{i}/inputs": bench.inputs[holding.rows], f"client/{i}/labels": holding.labels}
+        mixed = torch.randperm(len(holding.rows), generator=order)
+        tensors[f"client/{i}/inputs"] = bench.inputs[holding.rows[mixed]]
+        tensors[f"client/{i}/labels"] = holding.labels[mixed]
     tensors |= {"test/inputs": bench.test_inputs, "test/labels": bench.test_labels}
     save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, path)
+
+
+def settings_of(federation: Federation, rounds: int, cores: int) -> dict[str, Any]:
+    """What rivals are told; some are told otherwise about threads."""
+    bench = federation.workbench
+    return {
+        "layers": layers_in_words(bench.module),
+        "clients": len(bench.holdings),
+        "batch": bench.train.batch,
+        "lr": bench.train.rate(1),
+        "rounds": rounds,
+        "threads": cores,
+        "processes": cores,
+    }
 
 
 def layers_in_words(module: nn.Module) -> list[list[Any]]:
@@ -189,17 +207,8 @@ def measure(model: str, given: argparse.Namespace) -> dict[str, Any]:
     cores = given.workers
     federation = federation_of(model, dataset, CLIENTS, cores)
     even = federation_of(model, dataset, 3 * cores, cores)
-    bench = federation.workbench
-    layers = layers_of(bench.module, federation.facts.input_shape)
-    settings = {
-        "layers": layers_in_words(bench.module),
-        "clients": CLIENTS,
-        "batch": BATCH,
-        "lr": bench.train.rate(1),
-        "rounds": given.rounds,
-        "threads": cores,
-        "processes": cores,
-    }
+    layers = layers_of(federation.workbench.module, federation.facts.input_shape)
+    settings = settings_of(federation, given.rounds, cores)
     known = {name: rival for name, rival in rivals(cores).items() if not given.only or name in given.only}
     pythons = {name: python_of(rival, given) for name, rival in known.items()}
     with tempfile.TemporaryDirectory() as folder:
@@ -325,8 +334,10 @@ def parsed(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--model", choices=list(MODELS), help="one of the two; by default both")
     parser.add_argument("--rounds", type=int, help="rounds that count, of each turn: 5")
     parser.add_argument("--repeats", type=int, help="turns: 5")
-    parser.add_argument("--quick", action="store_true", help="the MLP alone, one turn of 2 rounds, no Flower")
-    parser.add_argument("--only", metavar="NAME", nargs="+", help="these rivals alone, for trials")
+    parser.add_argument("--quick", action="store_true", help="the MLP alone, one turn, fewer rivals")
+    parser.add_argument(
+        "--only", metavar="NAME", nargs="+", choices=list(rivals(1)), help="these rivals alone, for trials"
+    )
     parser.add_argument("--workers", type=int, default=available_cores(), help="by default one a core")
     parser.add_argument("--window", type=float, default=1.0, help="seconds that each rate is measured for")
     parser.add_argument("--dataset", help="another one, for trials: digits needs no files")
@@ -335,10 +346,15 @@ def parsed(arguments: Sequence[str] | None = None) -> argparse.Namespace:
         parser.add_argument(
             f"--{package}", metavar="PYTHON", default=named, help=f"a Python that has {package}"
         )
-    parser.add_argument("--out", type=Path, default=Path("results/bench/training.json"))
+    parser.add_argument(
+        "--out", type=Path, help=f"by default {OUT}; a quick run writes only if this is given"
+    )
     given = parser.parse_args(arguments)
     if given.quick:
-        given.model, given.flower = "mlp", ""
+        given.model = "mlp"
+        given.only = given.only or [name for name in rivals(1) if name not in LEFT_OUT_IF_QUICK]
+    else:
+        given.out = given.out or OUT
     given.rounds = given.rounds or (2 if given.quick else 5)
     given.repeats = given.repeats or (1 if given.quick else 5)
     return given
@@ -346,15 +362,22 @@ def parsed(arguments: Sequence[str] | None = None) -> argparse.Namespace:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     given = parsed(arguments)
-    about = {"machine": machine(), "rounds": given.rounds, "repeats": given.repeats}
     torch.set_num_threads(1)
-    models = {model: measure(model, given) for model in ([given.model] if given.model else MODELS)}
-    given.out.parent.mkdir(parents=True, exist_ok=True)
-    write_text(given.out, dump_json({**about, "models": models}))
-    for model, report in models.items():
+    for model in [given.model] if given.model else MODELS:
+        about = {"machine": machine(), "rounds": given.rounds, "repeats": given.repeats}
+        report = {**about, **measure(model, given)}
+        if given.out:
+            keep(given.out, model, report)
         for target in report["targets"]:
             found = "not measured" if target["found"] is None else f"{target['found']:.2f}"
-            print(f"{model}  {target['what']}: {found}, wanted {target['wanted']}")
+            print(f"{model}  {target['what']}: {found}, wanted {target['wanted']}", flush=True)
+
+
+def keep(path: Path, model: str, report: Mapping[str, Any]) -> None:
+    """Write a model's report beside the other model's, which another run may have made."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    others = json.loads(path.read_text()) if path.exists() else {}
+    write_text(path, dump_json({**others, model: report}, indent=1) + "\n")
 
 
 if __name__ == "__main__":
