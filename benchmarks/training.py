@@ -15,8 +15,10 @@ worker a core. For this, clients are three a worker: of five, one worker has thr
 Rivals: benchmarks/rivals, a file each. Those that are packages live in environments of their own, whose Python is
 given by an option or a variable such as CELM_BENCH_PFL; without one, a rival is noted as not installed.
 
-Targets: a round takes at most a tenth of the DataLoader loop's time, a fifth of Flower's simulation's, on the MLP
-1 / 1.5 of the best other's; and reaches 0.7 (MLP) and 0.5 (CNN) of the limit at the layers' own shapes.
+Targets: 10 times as fast as the DataLoader loop, both as it is mostly written (a thread a core) and in its best
+form, 5 times as fast as Flower's simulation, on the MLP 1.5 times as fast as the best of all; and 0.7 (MLP) and 0.5
+(CNN) of the limit at the layers' own shapes. Measure on a machine at rest: where others work too, rivals with several
+threads wait for one another and look far slower than they are.
 """
 
 from __future__ import annotations
@@ -99,16 +101,12 @@ def rivals(cores: int) -> dict[str, Rival]:
 
 
 LEFT_OUT_IF_QUICK = ("flower", "dataloader, two loading processes", "pfl", "fedlab", "fluke")
-TARGETS: dict[str, list[tuple[str, str, float]]] = {
-    "mlp": [
-        ("times", "dataloader", 10),
-        ("times", "flower", 5),
-        ("times", "best other", 1.5),
-        ("limit", "layers", 0.7),
-    ],
-    "cnn": [("times", "dataloader", 10), ("times", "flower", 5), ("limit", "layers", 0.5)],
+TIMES: list[tuple[str, float]] = [("dataloader", 10), ("best dataloader", 10), ("flower", 5)]
+TARGETS: dict[str, tuple[list[tuple[str, float]], float]] = {
+    "mlp": ([*TIMES, ("best", 1.5)], 0.7),
+    "cnn": (TIMES, 0.5),
 }
-"""Model to what is wanted: so many times as fast as a rival, or such a part of a limit."""
+"""Model to what is wanted: so many times as fast as a rival, and such a part of the limit at the layers' shapes."""
 
 
 def federation_of(model: str, dataset: Mapping[str, Any], clients: int, workers: int) -> Federation:
@@ -313,18 +311,20 @@ def limit(
 def targets(model: str, report: Mapping[str, Any]) -> list[dict[str, Any]]:
     """What was wanted and what was found; None where it could not be measured."""
     times = {name: row["times"]["median"] for name, row in report["rivals"].items() if "times" in row}
-    best = min(times, key=times.__getitem__, default="none")
+    wanted_times, wanted_part = TARGETS[model]
     told = []
-    for kind, what, wanted in TARGETS[model]:
-        if kind == "limit":
-            reached = report["limit"][what]["reached"]["median"]
-            name = f"part of the limit ({what})"
-        else:
-            reached = times.get(best if what == "best other" else what)
-            name = f"times as fast as {what}" + (f" ({best})" if what == "best other" else "")
-        met = None if reached is None else reached >= wanted
-        told.append({"what": name, "wanted": wanted, "found": reached, "reached": met})
-    return told
+    for rival, wanted in wanted_times:
+        kind = rival.removeprefix("best").strip()
+        alike = [name for name in times if name.startswith(kind)] if rival != kind else [rival]
+        name = min(alike, key=lambda name: times.get(name, 0.0), default=rival)
+        told.append(target(f"times as fast as {rival}", wanted, times.get(name), name))
+    reached = report["limit"]["layers"]["reached"]["median"]
+    return [*told, target("part of the limit at the layers' shapes", wanted_part, reached)]
+
+
+def target(what: str, wanted: float, found: float | None, rival: str = "") -> dict[str, Any]:
+    about = {"what": what, "rival": rival} if rival else {"what": what}
+    return {**about, "wanted": wanted, "found": found, "reached": None if found is None else found >= wanted}
 
 
 def parsed(arguments: Sequence[str] | None = None) -> argparse.Namespace:
@@ -368,9 +368,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         report = {**about, **measure(model, given)}
         if given.out:
             keep(given.out, model, report)
-        for target in report["targets"]:
-            found = "not measured" if target["found"] is None else f"{target['found']:.2f}"
-            print(f"{model}  {target['what']}: {found}, wanted {target['wanted']}", flush=True)
+        for each in report["targets"]:
+            found = "not measured" if each["found"] is None else f"{each['found']:.2f}"
+            print(f"{model}  {each['what']}: {found}, wanted {each['wanted']}", flush=True)
 
 
 def keep(path: Path, model: str, report: Mapping[str, Any]) -> None:

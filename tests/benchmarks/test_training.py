@@ -43,19 +43,24 @@ def test_the_limit_is_work_over_rate_over_time() -> None:
 def test_targets_say_what_is_reached_missed_and_not_measured() -> None:
     from training import targets
 
-    rows = {
-        "dataloader": {"times": {"median": 9.0}},
-        "pfl": {"times": {"median": 2.0}},
-        "flower": {"not installed": True},
-    }
+    medians = {"dataloader": 11.0, "dataloader, one thread": 9.0, "pfl": 2.0}
+    rows = {name: {"times": {"median": value}} for name, value in medians.items()}
+    rows["flower"] = {"not installed": True}
     told = targets("mlp", {"rivals": rows, "limit": {"layers": {"reached": {"median": 0.8}}}})
-    assert [(target["found"], target["reached"]) for target in told] == [
-        (9.0, False),
-        (None, None),
-        (2.0, True),
-        (0.8, True),
+    assert [(each.get("rival"), each["found"], each["reached"]) for each in told] == [
+        ("dataloader", 11.0, True),
+        ("dataloader, one thread", 9.0, False),
+        ("flower", None, None),
+        ("pfl", 2.0, True),
+        (None, 0.8, True),
     ]
-    assert "pfl" in told[2]["what"]
+
+
+def test_targets_without_any_rival_are_not_measured() -> None:
+    from training import targets
+
+    told = targets("cnn", {"rivals": {}, "limit": {"layers": {"reached": {"median": 0.4}}}})
+    assert [each["reached"] for each in told] == [None, None, None, False]
 
 
 def test_a_report_leaves_the_other_models_in_place(tmp_path: Path) -> None:
@@ -81,7 +86,7 @@ def test_the_quick_benchmark_writes_its_report_and_nothing_else(benchmarks: Path
     assert report["rivals"]["tensors, one thread"]["times"]["median"] > 0
     assert report["rivals"]["pfl"] == {"not installed": True, "install": report["rivals"]["pfl"]["install"]}
     assert report["limit"]["layers"]["reached"]["count"] == 1
-    assert len(report["targets"]) == 4
+    assert len(report["targets"]) == 5
 
 
 @pytest.mark.slow
