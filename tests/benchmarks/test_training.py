@@ -91,7 +91,8 @@ def test_the_quick_benchmark_writes_its_report_and_nothing_else(benchmarks: Path
 
 @pytest.mark.slow
 def test_rivals_learn_as_celm_does(tmp_path: Path) -> None:
-    from training import federation_of, play_celm, play_rival, rivals, settings_of, write_data
+    from opponents import play_rival, rivals, settings_of, write_data
+    from training import federation_of, play_celm
 
     federation, rounds = federation_of("mlp", {"name": "digits"}, clients=5, workers=0), 60
     data = tmp_path / "data.safetensors"
