@@ -10,7 +10,7 @@ the next one, evaluation left out on all sides. celm and every rival take turns,
 is taken within a turn; shown are the medians over turns, with the least and the most.
 
 Limit: the floating-point work of a round (benchmarks/limits.py) at the rate measured in the same turn, with one
-worker a core. For this, clients are three a worker: of five, one worker has three and the other two, and waits.
+worker a core. For this, clients are two a worker: of five, one worker has three and the other two, and waits.
 
 Rivals: benchmarks/rivals, a file each. Those that are packages live in environments of their own, whose Python is
 given by an option or a variable such as CELM_BENCH_PFL; without one, a rival is noted as not installed.
@@ -97,7 +97,7 @@ def measure(model: str, given: argparse.Namespace) -> dict[str, Any]:
     dataset = MODELS[model] if given.dataset is None else {"name": given.dataset}
     cores = given.workers
     federation = federation_of(model, dataset, CLIENTS, cores)
-    even = federation_of(model, dataset, 3 * cores, cores)
+    even = federation_of(model, dataset, 2 * cores, cores)
     layers = layers_of(federation.workbench.module, federation.facts.input_shape)
     settings = settings_of(federation, given.rounds, cores)
     known = {name: rival for name, rival in rivals(cores).items() if not given.only or name in given.only}
