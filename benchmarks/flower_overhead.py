@@ -33,6 +33,8 @@ from flwr.serverapp.strategy import FedAvg
 from flwr.simulation import run_simulation
 from torch import nn
 
+from timing import timed
+
 PARTS = ("deliver", "validate", "weigh", "merge", "record", "save")
 
 
@@ -56,13 +58,11 @@ def train(message: Message, context: Context) -> Message:
     return Message(RecordDict(content), reply_to=message)
 
 
-def timed(kept: list[float], function: Callable[..., Any]) -> Callable[..., Any]:
+def noted(kept: list[float], function: Callable[..., Any]) -> Callable[..., Any]:
     def call(*arguments: Any) -> Any:
-        start = time.perf_counter()
-        try:
-            return function(*arguments)
-        finally:
-            kept.append(time.perf_counter() - start)
+        result, seconds = timed(function, *arguments)
+        kept.append(seconds)
+        return result
 
     return call
 
@@ -89,8 +89,8 @@ def measure(strategy: str, clients: int, rounds: int) -> dict[str, Any]:
             chosen = CelmStrategy(network, (1, 28, 28), 10, rule_options=options, folder=folder, **nodes)
         else:
             chosen = FedAvg(**nodes)
-        chosen.configure_train = timed(configure, chosen.configure_train)
-        chosen.aggregate_train = timed(aggregate, chosen.aggregate_train)
+        chosen.configure_train = noted(configure, chosen.configure_train)
+        chosen.aggregate_train = noted(aggregate, chosen.aggregate_train)
         chosen.start(grid, ArrayRecord(network().state_dict()), num_rounds=rounds, evaluate_fn=note)
 
     resources = {"init_args": {"num_cpus": 2}, "client_resources": {"num_cpus": 1, "num_gpus": 0.0}}

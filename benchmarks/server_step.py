@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import median
@@ -26,6 +25,7 @@ from celm.federation.jobs import Job, Outcome, Set, Workbench
 from celm.federation.rounds import begin, play
 from celm.models.state import StateDict
 from celm.rules import rules
+from timing import timed
 
 
 class Timed(InProcess):
@@ -42,11 +42,9 @@ class Timed(InProcess):
         return self.timed(on, super().evaluate, models, on)
 
     def timed(self, what: str, function: Callable[..., Any], *arguments: Any) -> Any:
-        start = time.perf_counter()
-        try:
-            return function(*arguments)
-        finally:
-            self.seconds[what] += time.perf_counter() - start
+        result, seconds = timed(function, *arguments)
+        self.seconds[what] += seconds
+        return result
 
 
 def measure(rule: str, number: int) -> dict[str, float]:
@@ -59,9 +57,8 @@ def measure(rule: str, number: int) -> dict[str, float]:
     shares, validations = [], []
     for _ in range(number):
         engine = Timed(federation.workbench)
-        start = time.perf_counter()
-        state = play(federation, state, engine).state
-        whole = time.perf_counter() - start
+        played, whole = timed(play, federation, state, engine)
+        state = played.state
         server = whole - sum(engine.seconds.values())
         shares.append(server / whole)
         validations.append(engine.seconds["validation"] / whole)

@@ -34,7 +34,7 @@ def interleaved(
     """
     found: dict[str, list[Result]] = {name: [] for name in cases}
     for repeat in range(repeats):
-        for name in reversed(cases) if repeat % 2 else cases:
+        for name in list(cases)[:: -1 if repeat % 2 else 1]:
             found[name].append(cases[name]())
             watch(name, found[name][-1])
     return found
