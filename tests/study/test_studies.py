@@ -101,6 +101,7 @@ def test_only_keeps_a_part(tmp_path):
     )
     assert list(cells) == [("fashion_mnist dirichlet_0.05", "celm", 43)]
     assert len(study_cells(study, Scale.paper, tmp_path, "split=dirichlet method=celm")) == 18
+    assert len(study_cells(study, Scale.paper, tmp_path, "split=pls,sls method=fedavg,celm seed=42")) == 8
     for wrong in ("split=nowhere", "colour=red", "pls"):
         with pytest.raises(CelmError, match="--only"):
             study_cells(study, Scale.paper, tmp_path, wrong)

@@ -54,29 +54,34 @@ def experiment_of(study: Study, row: Row, method: str, seed: int, scale: Scale) 
     return resolve(Experiment.parse(with_preset(tables, "paper")))
 
 
-def parse_filter(only: str) -> dict[str, str]:
+def parse_filter(only: str) -> dict[str, set[str]]:
+    """
+    >>> parse_filter("split=pls seed=42,43") == {"split": {"pls"}, "seed": {"42", "43"}}
+    True
+    """
     wanted = {}
     for part in only.split():
         key, equals, value = part.partition("=")
         if key not in ("dataset", "split", "clients", "method", "seed") or not equals:
             raise CelmError(
-                f"--only: '{part}' is not a filter", "as in dataset=fashion_mnist split=pls method=celm"
+                f"--only: '{part}' is not a filter",
+                "as in dataset=fashion_mnist split=pls method=fedavg,celm",
             )
-        wanted[key] = value
+        wanted[key] = set(value.split(","))
     return wanted
 
 
-def fits(wanted: Mapping[str, str], study: Study, row: Row, method: str, seed: int) -> bool:
+def fits(wanted: Mapping[str, set[str]], study: Study, row: Row, method: str, seed: int) -> bool:
     settings = row.settings
     facts = {
         "dataset": {settings["dataset"]["name"]},
         "split": {settings["split"]["name"], row.split_label},
         "clients": {str(row.clients)},
         # Coalitions are no methods to choose from: without all of them nothing is known.
-        "method": {method} if method in study.methods else {wanted.get("method", "")},
+        "method": {method} if method in study.methods else wanted.get("method", set()),
         "seed": {str(seed)},
     }
-    return all(value in facts[key] for key, value in wanted.items())
+    return all(values & facts[key] for key, values in wanted.items())
 
 
 def study_table(
