@@ -15,7 +15,6 @@ Targets: at most 1.5 x the time at the bandwidth; memory that does not grow with
 from __future__ import annotations
 
 import argparse
-import resource
 import subprocess
 import sys
 import time
@@ -28,7 +27,7 @@ from safetensors.torch import save_file
 
 from celm.base.files import dump_json, write_text
 from celm.models.averaging import Files, weighted_mean
-from timing import interleaved, machine, median_and_spread, timed
+from timing import interleaved, machine, median_and_spread, peak_megabytes, timed
 
 MODELS = 20
 SIZES = {"MLP of 0.1 million": (109_386,), "2.5 million": (2_500, 1_000), "25 million": (25_000, 1_000)}
@@ -90,7 +89,7 @@ def stream(place: Path, reads: int) -> None:
     mean = weighted_mean(files, [1.0 + i % 3 for i in range(reads)])
     seconds = time.perf_counter() - start
     assert bool(mean["weight"].isfinite().all())
-    print(seconds, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+    print(seconds, peak_megabytes())
 
 
 def main() -> None:

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import resource
 import subprocess
 import sys
 from dataclasses import asdict, dataclass, field
@@ -38,7 +37,7 @@ from celm.method.probe import probe
 from celm.method.stacking import Stack
 from celm.models import build_model
 from celm.models.state import state_of
-from timing import machine, timed
+from timing import machine, peak_megabytes, timed
 
 
 @dataclass(frozen=True)
@@ -80,7 +79,7 @@ def measure(point: Point) -> dict[str, Any]:
     module = build_model(point.model, point.options, point.shape, point.classes)
     values = sum(tensor.numel() for tensor in module.parameters())
     work = flops(module, point.shape)
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    before = peak_megabytes()
     state = state_of(module)
     states = [{name: tensor.clone() for name, tensor in state.items()} for _ in range(point.clients + 1)]
     classes = list(range(point.at_once or point.classes))
@@ -88,13 +87,13 @@ def measure(point: Point) -> dict[str, Any]:
     _, seconds = timed(
         lambda: probe(Stack(module, states), point.shape, classes, steps=point.steps, chunk=chunk_of(point))
     )
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+    peak = peak_megabytes() - before
     return {
         **asdict(point),
         "parameters": values,
         "flops_of_a_step": work,
         "seconds_of_a_step": seconds / point.steps * point.classes / len(classes),
-        "peak_megabytes": peak / 1024,
+        "peak_megabytes": peak,
         "models_megabytes": (point.clients + 1) * 4 * values / 2**20,
         "inputs_megabytes": (point.clients + 1) * len(classes) * 4 * prod(point.shape) / 2**20,
     }

@@ -48,6 +48,17 @@ def median_and_spread(values: Sequence[float]) -> dict[str, Any]:
     return {"median": median(values), "least": min(values), "most": max(values), "count": len(values)}
 
 
+def peak_megabytes() -> float:
+    """The most memory that this process ever had at a time, itself alone.
+
+    `ru_maxrss` would begin with what the parent had, which Linux hands on to its children.
+    """
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) / 1024
+    raise RuntimeError("the kernel does not tell the peak of a process")
+
+
 def machine() -> dict[str, Any]:
     """Who computes, and how busy it is before the benchmark."""
     return {

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from celm import __version__
+from celm.base.memory import use_large_pages
 from celm.cli import audit, catalogue, compare, data, export, report, run, split, study
 from celm.cli.output import with_exit_codes
 
@@ -56,4 +57,5 @@ app.add_typer(data_app, name="data")
 
 def main() -> None:
     """The entry point of the `celm` script."""
+    use_large_pages()
     app()

@@ -26,6 +26,7 @@ from torch import Tensor
 
 from celm.base.errors import CelmError
 from celm.base.files import dump_json
+from celm.base.memory import use_large_pages
 from celm.engines.in_process import sum_of
 from celm.federation.architecture import Recipe, build_architecture
 from celm.federation.experiment import Train
@@ -101,6 +102,7 @@ class Workers:
         for tensor in (workbench.inputs, workbench.test_inputs, workbench.test_labels):
             tensor.share_memory_()  # type: ignore[no-untyped-call]
         kit = Kit.of(workbench)
+        use_large_pages()
         self.crew: list[Worker] = []
         try:
             for _ in range(count):

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from celm.models.state import StateDict
 
-BLOCK = 1 << 16
+BLOCK = 1 << 20
 """Values of a running sum that a thread works on at a time."""
 READ_AHEAD = 1 << 29
 """Bytes of models that are read at a time, where they are not in memory already; one model at least."""
@@ -87,17 +87,17 @@ def added(total: Tensor | None, tensors: Sequence[Tensor], shares: Sequence[floa
     if total is None:
         total = torch.empty_like(tensors[0], dtype=accumulator(tensors[0].dtype))
     if not all(one.is_contiguous() for one in (total, *tensors)):
-        blocks = [(total, list(tensors))]
+        blocks = [(total, *tensors)]
     else:
         size = BLOCK * torch.get_num_threads()
-        flat = [torch.split(one.view(-1), size) for one in (total, *tensors)]
-        blocks = [(part, rest) for part, *rest in zip(*flat, strict=True)]
-    for block, pieces in blocks:
-        for piece, share in zip(pieces, shares, strict=True):
-            if fresh and piece is pieces[0]:
-                torch.mul(piece.to(total.dtype), share, out=block)
+        blocks = list(zip(*(torch.split(one.view(-1), size) for one in (total, *tensors)), strict=True))
+    for block, *pieces in blocks:
+        for i, (piece, share) in enumerate(zip(pieces, shares, strict=True)):
+            same = piece if piece.dtype is total.dtype else piece.to(total.dtype)
+            if fresh and i == 0:
+                torch.mul(same, share, out=block)
             else:
-                block.add_(piece.to(total.dtype), alpha=share)
+                block.add_(same, alpha=share)
     return total
 
 
