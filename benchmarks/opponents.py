@@ -7,6 +7,7 @@ file, in a process of its own.
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -17,6 +18,7 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
+from celm.base.memory import VARIABLE as LARGE_PAGES
 from celm.federation.assembly import Federation
 
 CPU_TORCH = "pip install -c constraints.txt torch numpy safetensors"
@@ -67,8 +69,12 @@ def play_rival(rival: Rival, python: str, data: Path, settings: Mapping[str, Any
     chosen.write_text(json.dumps({**settings, **rival.settings}))
     script = Path(__file__).parent / "rivals" / rival.script
     command = [python, *rival.launcher, str(script), str(data), str(chosen)]
+    # As its users run it: what celm sets for its own processes is not handed on.
+    environment = {name: value for name, value in os.environ.items() if name != LARGE_PAGES}
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE, check=False)
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=DEADLINE, check=False, env=environment
+        )
     except (OSError, subprocess.TimeoutExpired) as error:
         return {"failed": str(error)}
     lines = [line for line in done.stdout.splitlines() if line.startswith("FOUND ")]

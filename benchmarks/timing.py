@@ -12,6 +12,9 @@ from typing import Any, TypeVar
 
 import torch
 
+from celm.base.memory import use_large_pages
+
+use_large_pages()  # as celm's own processes do
 Result = TypeVar("Result")
 
 
