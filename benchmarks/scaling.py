@@ -50,14 +50,14 @@ class Point:
     model: str = "mlp"
     options: dict[str, Any] = field(default_factory=dict)
     shape: tuple[int, ...] = (1, 28, 28)
-    steps: int = 5
+    steps: int = 20
     at_once: int | None = None
     """Classes that are really probed, where all would take too long; seconds are then extrapolated."""
 
 
 POINTS = [
-    *(Point("clients", n, 10) for n in (5, 10, 20, 50, 100, 200, 500, 1000)),
-    *(Point("classes", 5, k) for k in (10, 20, 47, 100, 200, 500, 1000)),
+    *(Point("clients", n, 10, steps=max(5, 500 // n)) for n in (5, 10, 20, 50, 100, 200, 500, 1000)),
+    *(Point("classes", 5, k, steps=max(10, 1000 // k)) for k in (10, 20, 47, 100, 200, 500, 1000)),
     *(
         Point("parameters", 5, 10, options={"widths": list(widths)})
         for widths in ((128, 64), (512, 256), (1024, 1024), (2048, 2048, 1024), (4096, 4096, 2048))
