@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -90,7 +91,10 @@ def test_a_server_killed_with_9_goes_on_to_the_same_weights(tmp_path: Path, afte
         done = rounds_in(killed)
         assert done < 4
         finished(place.run("resumed", app, rounds=4, nodes=3, state=killed), place, "resumed")
-        assert f"Going on after round {done}" in place.log("resumed")
+        # A round's line comes before its state: killed between the two, the round is done again.
+        gone_on = re.search(r"Going on after round (\d)", place.log("resumed"))
+        assert gone_on or done == 1, place.log("resumed")
+        assert not gone_on or int(gone_on[1]) in (done - 1, done)
     expected, found = verify(whole / "rounds.jsonl"), verify(killed / "rounds.jsonl")
     for key in ("model", "standing", "weights", "evidence", "received"):
         assert [record[key] for record in found] == [record[key] for record in expected]
