@@ -77,7 +77,7 @@ def in_shards(
         probe_away(packed(shard.stack.module), *shard.packed(), told, version("celm"))
         for shard in cut(stacks, start, width)
     ]
-    return joined(parts, start.device), len(parts)
+    return joined(parts, start[0].device), len(parts)
 
 
 @with_ray
