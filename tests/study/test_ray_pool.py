@@ -15,6 +15,7 @@ import pytest
 
 pytestmark = [
     pytest.mark.slow,
+    pytest.mark.xdist_group("ray cluster"),
     pytest.mark.skipif(
         not importlib.util.find_spec("ray"), reason="Ray is not installed: pip install 'celm[ray]'"
     ),
