@@ -10,11 +10,11 @@ demo: $(READY)
 	@$(BIN)/python examples/demo.py
 
 test: $(READY) lint
-	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "not slow"
+	$(BIN)/python -m pytest -n 2 -m "not slow"
 
 # Also builds the documentation, strictly, and replays what it shows (tests/docs).
 test-all: $(READY) lint
-	$(BIN)/python -m pytest -n 2 --dist loadgroup -m slow
+	$(BIN)/python -m pytest -n 2 -m slow
 
 # Every figure of results/bench, and its page: about an hour and a half on two cores, better on a machine that does
 # nothing else. Needs the datasets (CELM_DATA); rivals that are not installed are noted as such (benchmarks/training.py).

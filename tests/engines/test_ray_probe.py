@@ -30,9 +30,6 @@ from celm.method.probe import Probe, begin, probe
 from celm.method.stacking import Stack
 from celm.models import build_model
 
-# One worker of the test run does all tests with a cluster, one after the other: two at a time can end one another.
-pytestmark = pytest.mark.xdist_group("ray cluster")
-
 with_ray = pytest.mark.skipif(
     not importlib.util.find_spec("ray"), reason="Ray is not installed: pip install 'celm[ray]'"
 )
@@ -80,7 +77,7 @@ def in_shards(
         probe_away(packed(shard.stack.module), *shard.packed(), told, version("celm"))
         for shard in cut(stacks, start, width)
     ]
-    return joined(parts, start[0].device), len(parts)
+    return joined(parts, start.device), len(parts)
 
 
 @with_ray
@@ -198,11 +195,6 @@ def host() -> Iterator[Host]:
         ) as process,
     ):
         try:
-            # Whoever joins while it starts may be torn down by Ray itself, so others ask whether it is there.
-            ask = [sys.executable, "-c", start, "status", f"--address=127.0.0.1:{port}"]
-            deadline = time.monotonic() + 120
-            while subprocess.run(ask, capture_output=True, check=False).returncode:
-                assert time.monotonic() < deadline
             yield Host(f"127.0.0.1:{port}", process.pid)
         finally:
             os.killpg(process.pid, signal.SIGTERM)
@@ -210,9 +202,16 @@ def host() -> Iterator[Host]:
 
 @pytest.fixture
 def prober(host: Host) -> Iterator[RayProber]:
-    """One that has joined."""
-    made = RayProber(host.address)
-    made.join()
+    """One that has joined, as soon as there is something to join."""
+    deadline = time.monotonic() + 60
+    while True:
+        try:
+            made = RayProber(host.address)
+            made.join()
+            break
+        except CelmError:
+            assert time.monotonic() < deadline
+            time.sleep(0.2)
     with made:
         yield made
 

@@ -15,7 +15,6 @@ import pytest
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.xdist_group("ray cluster"),
     pytest.mark.skipif(
         not importlib.util.find_spec("ray"), reason="Ray is not installed: pip install 'celm[ray]'"
     ),
