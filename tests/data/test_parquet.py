@@ -175,6 +175,7 @@ def test_the_cache_is_used_rebuilt_when_damaged_and_keyed_by_file_and_settings(
     file.write_bytes(b"22")
     cached("x", [file], {"size": 1}, decode, worth_keeping=0)
     assert decode.calls == 6
+    assert len(list(folder.iterdir())) == 2  # one for each size: what is out of date is not left behind
 
 
 def test_what_decodes_fast_is_not_kept_and_a_cache_that_cannot_be_written_is_done_without(

@@ -1,6 +1,7 @@
 """Decoded images kept between runs, because decoding takes seconds and reading them back does not.
 
-A cache may be lost, damaged or impossible to write at any time; then the images are decoded again.
+A cache may be lost, damaged or impossible to write at any time; then the images are decoded again. There is one
+file for the same files decoded the same way: when they change, it is written anew and nothing old stays behind.
 """
 
 from __future__ import annotations
@@ -38,24 +39,34 @@ def cached(
     worth_keeping: float = WORTH_KEEPING,
 ) -> dict[str, Tensor]:
     """What `decode` returns, from the cache if the same files were decoded the same way before."""
-    path = decoded_root() / f"{name}-{key(files, settings)}.safetensors"
+    path = decoded_root() / f"{name}-{digest(places(files), dict(sorted(settings.items())))}.safetensors"
+    stamp = stamp_of(files)
     with suppress(CelmError):
-        return read_tensors(path)[0]
+        tensors, about = read_tensors(path)
+        if about.get("stamp") == stamp:
+            return tensors
     start = time.perf_counter()
     tensors = decode()
     if time.perf_counter() - start >= worth_keeping:
         with suppress(CelmError, OSError):
             path.parent.mkdir(parents=True, exist_ok=True)
-            write_tensors(path, tensors, {"dataset": name})
+            write_tensors(path, tensors, {"dataset": name, "stamp": stamp})
     return tensors
 
 
-def key(files: Sequence[Path], settings: Mapping[str, object]) -> str:
-    """Changes when a file's place, size or time does, or a setting, or the decoder."""
-    stamps = []
+def places(files: Sequence[Path]) -> list[str]:
+    return [str(path.resolve()) for path in files]
+
+
+def stamp_of(files: Sequence[Path]) -> str:
+    """Changes when a file's size or time does, or the decoder."""
+    facts = []
     for path in files:
         with explained(path, "read"):
-            facts = path.stat()
-        stamps.append([str(path.resolve()), facts.st_size, facts.st_mtime_ns])
-    text = dump_json([VERSION, PIL.__version__, stamps, dict(sorted(settings.items()))])
-    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:32]
+            found = path.stat()
+        facts.append([found.st_size, found.st_mtime_ns])
+    return digest(VERSION, PIL.__version__, facts)
+
+
+def digest(*parts: object) -> str:
+    return hashlib.sha256(dump_json(list(parts)).encode("utf-8", "surrogateescape")).hexdigest()[:32]
