@@ -12,11 +12,9 @@ demo: $(READY)
 test: $(READY) lint
 	$(BIN)/python -m pytest -n 2 -m "not slow"
 
-# Tests that start a Ray cluster of their own get a process of their own: a second one at a time may end it.
 # Also builds the documentation, strictly, and replays what it shows (tests/docs).
 test-all: $(READY) lint
-	$(BIN)/python -m pytest -n 2 -m slow --ignore tests/engines/test_ray_probe.py
-	$(BIN)/python -m pytest -m slow tests/engines/test_ray_probe.py
+	$(BIN)/python -m pytest -n 2 -m slow
 
 # Every figure of results/bench, and its page: about an hour and a half on two cores, better on a machine that does
 # nothing else. Needs the datasets (CELM_DATA); rivals that are not installed are noted as such (benchmarks/training.py).

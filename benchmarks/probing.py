@@ -139,7 +139,7 @@ def measure(name: str, models: int, repeats: int) -> dict[str, Any]:
     build, shape = NETWORKS[name]
     torch.manual_seed(0)
     several = [build() for _ in range(models)]
-    start = noise(0, models, CLASSES, shape)
+    start = torch.stack(list(noise(0, models, CLASSES, shape)))
     together = min(models, within_cache(alike(several)[0]))
     limit = products(several[0], shape, together)
 

@@ -77,7 +77,7 @@ def in_shards(
         probe_away(packed(shard.stack.module), *shard.packed(), told, version("celm"))
         for shard in cut(stacks, start, width)
     ]
-    return joined(parts, start.device), len(parts)
+    return joined(parts, start[0].device), len(parts)
 
 
 @with_ray
@@ -183,7 +183,9 @@ def host() -> Iterator[Host]:
         chosen.bind(("127.0.0.1", 0))
         port = chosen.getsockname()[1]
     start = "import sys; from ray.scripts.scripts import main; sys.argv[0] = 'ray'; main()"
-    options = (f"--port={port}", "--node-ip-address=127.0.0.1", "--num-cpus=3", "--include-dashboard=false")
+    options = [f"--port={port}", "--node-ip-address=127.0.0.1", "--num-cpus=3", "--include-dashboard=false"]
+    # Any free ports: by default every cluster takes those from 10002 on, and whoever joins one ends if they are taken.
+    options += ["--min-worker-port=0", "--max-worker-port=0"]
     with (
         TemporaryDirectory(prefix="ray-") as place,  # where no other test looks for a cluster
         subprocess.Popen(

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from celm.method.probe import Probe, model_noise, noise, probe
+from celm.method.probe import Probe, Starts, model_noise, noise, probe
 from celm.method.stacking import Stack
 from celm.models.averaging import Files
 
@@ -209,7 +209,7 @@ def test_a_shape_draws_standard_normal_noise_by_seed_and_model() -> None:
     first, again = (probe(models, (400,), 4, steps=0, seed=5).inputs for _ in range(2))
     other = probe(models, (400,), 4, steps=0, seed=6).inputs
     assert torch.equal(first, again)
-    assert torch.equal(first, noise(5, 3, 4, (400,)))
+    assert torch.equal(first, torch.stack(list(noise(5, 3, 4, (400,)))))
     assert torch.equal(first[1], model_noise(5, 1, 4, (400,)))
     assert not torch.equal(first, other)
     rows = torch.cat([first, other]).view(-1, 400)
@@ -325,7 +325,7 @@ def test_chunks_do_not_change_the_result(chunk: int) -> None:
 @settings(max_examples=15, deadline=None)
 def test_chunks_of_any_size_hold_any_shape(count: int, classes: int, chunk: int) -> None:
     models = [tanh_net(seed, classes=classes) for seed in range(count)]
-    start = noise(0, count, classes, (5,))
+    start = torch.stack(list(noise(0, count, classes, (5,))))
     found = probe(models, start, classes, steps=3, lr=0.05, chunk=chunk)
     logits, inputs = probe_by_formula(models, start, list(range(classes)), 3, 0.05, 1e-3)
     close(found.logits, logits)
@@ -351,7 +351,7 @@ def test_chunk_bounds_the_pairs_in_one_call() -> None:
 @given(st.permutations(range(4)))
 @settings(max_examples=8, deadline=None)
 def test_permuting_models_permutes_results(order: list[int]) -> None:
-    models, start = [tanh_net(seed) for seed in range(4)], noise(0, 4, 4, (5,))
+    models, start = [tanh_net(seed) for seed in range(4)], torch.stack(list(noise(0, 4, 4, (5,))))
     found = probe(models, start, 4, steps=6, lr=0.05)
     moved = probe([models[i] for i in order], start[order], 4, steps=6, lr=0.05)
     same(moved, Probe(found.logits[order], found.inputs[order]))
@@ -506,3 +506,40 @@ def test_states_in_files_are_read_a_few_at_a_time(tmp_path: Path) -> None:
     found = probe(Stack(models[0], Watched(paths)), (6,), 3, steps=4, chunk=6)
     torch.testing.assert_close(found.logits, probe(models, (6,), 3, steps=4).logits)
     assert most <= 4  # two that are probed, two of the next
+
+
+@pytest.mark.parametrize("chunk", [None, 2, 5])
+@pytest.mark.parametrize("calibrated", [False, True])
+def test_beginnings_are_made_when_needed_and_ends_kept_only_if_asked_for(
+    chunk: int | None, calibrated: bool
+) -> None:
+    models, alive, most = [tanh_net(seed) for seed in range(6)], 0, 0
+
+    def make(model: int) -> Tensor:
+        nonlocal alive, most
+
+        def gone() -> None:
+            nonlocal alive
+            alive -= 1
+
+        tensor = model_noise(3, model, 4, (5,))
+        alive += 1
+        most = max(most, alive)
+        weakref.finalize(tensor, gone)
+        return tensor
+
+    starts = Starts([partial(make, model) for model in range(6)])
+    how: dict[str, Any] = {"steps": 7, "chunk": chunk or 8, "seed": 3, "calibrated": calibrated}
+    found = probe(models, starts, 4, keep=False, **how)
+    exact = probe(models, (5,), 4, **how)
+    assert torch.equal(found.logits, exact.logits)
+    assert found.inputs.shape == (6, 0)
+    assert exact.inputs.shape == (6, 4, 5)
+    assert most <= 3  # two models at a time, and one that is looked at for its shape
+
+
+def test_beginnings_that_do_not_fit_are_refused() -> None:
+    models = [tanh_net(seed) for seed in range(2)]
+    for wrong in ([torch.zeros(4, 5)], [torch.zeros(3, 5)] * 2, torch.tensor(1.0), torch.zeros(0, 4, 5)):
+        with pytest.raises(ValueError, match=r"inputs must have shape \[2, 4, ...\]"):
+            probe(models, wrong, 4, steps=1)

@@ -323,3 +323,19 @@ def test_a_tolerance_is_handed_to_the_probe_and_what_it_took_is_told() -> None:
     assert "score_error" not in exact.diagnostics
     assert rough.scores != exact.scores
     assert rough.scores == pytest.approx(exact.scores, abs=0.3)
+
+
+def test_without_keeping_inputs_every_round_begins_from_noise() -> None:
+    federation = replace(facts(), probe=ProbeSettings(STEPS, LR, L2, keep=False))
+    start, models = model(0, 0.3), {name: model(i) for i, name in enumerate(NAMES)}
+    rule = Celm(warmup=9)
+    state, found = rule.init(federation), []
+    for number in (1, 2):
+        weighing = rule.weigh(state, federation, a_round(number, start, models))
+        state = weighing.state
+        assert (weighing.inputs, state.inputs, state.global_inputs) == (None, {}, None)
+        found.append(weighing.scores)
+    assert found[0] == found[1]
+    cold = Celm(warmup=9, warm_start=False)
+    other = cold.weigh(cold.init(facts()), facts(), a_round(2, start, models))
+    assert found[1] == other.scores

@@ -124,6 +124,7 @@ class Prober:
             lr=how.probe.lr,
             l2=how.probe.l2,
             precision=getattr(torch, how.probe.precision),
+            keep=self.further,
             chunk=chunk,
             seed=how.seed,
             calibrated=self.calibrated,

@@ -69,8 +69,8 @@ class Settings(Table):
             raise CelmError(f"head_outputs: {self.head_outputs} is less than {len(self.classes)} classes")
         if self.hold and not self.argument and not self.layer:
             raise CelmError("hold: say which argument is probed", "by argument, or a layer")
-        for name in ("tolerance", "classes"):
-            if getattr(self.probe, name) is not None:
+        for name in ("tolerance", "classes", "keep"):
+            if getattr(self.probe, name) != getattr(Probing(), name):
                 raise CelmError(
                     f"probe.{name}: an audit probes every class, model by model", "try probe=fast"
                 )

@@ -37,12 +37,12 @@ class Shard:
     """Some neighbours of a stack, and where they begin: inputs `[m, K, *shape]`."""
 
     stack: Stack
-    start: Tensor
+    start: Sequence[Tensor]
 
     def packed(self) -> tuple[list[dict[str, Tensor]], Tensor]:
         """States and inputs as they travel: each in memory of its own, since a view would take along the whole."""
         states = [{name: own(tensor) for name, tensor in state.items()} for state in self.stack.states]
-        return states, own(self.start)
+        return states, torch.stack([own(each) for each in self.start])
 
 
 class RayProber:
@@ -97,10 +97,10 @@ class RayProber:
             return task.remote(modules[id(shard.stack.module)], *shard.packed(), told, version("celm"))
 
         jobs = [partial(send, shard) for shard in cut(stacks, start, cluster.cpus)]
-        return joined(cluster.gather(jobs), start.device)
+        return joined(cluster.gather(jobs), start[0].device)
 
 
-def cut(stacks: Sequence[Stack], start: Tensor, width: int) -> Iterator[Shard]:
+def cut(stacks: Sequence[Stack], start: Sequence[Tensor], width: int) -> Iterator[Shard]:
     """Shards of neighbours, as many as the width or more, none of them larger than it must be."""
     first = 0
     for stack in stacks:

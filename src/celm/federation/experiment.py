@@ -129,6 +129,9 @@ class Probing(Table):
 
     precision: Literal["float32", "bfloat16", "float16"] = "float32"
     """Of the slopes; fewer bits are faster where the device computes so, and change the scores a little."""
+    keep: bool = True
+    """Whether to keep where probes end, for the next round's to begin there and for pictures; else all begin from
+    noise, and memory does not grow with clients x classes x pixels."""
 
     @model_validator(mode="before")
     @classmethod

@@ -13,6 +13,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
+from typing import cast, overload
 
 import torch
 from torch import Tensor, nn
@@ -47,6 +49,23 @@ class Probe:
     """Of a calibrated probe: what its logits are in units of."""
 
 
+class Starts(Sequence[Tensor]):
+    """Where the probe of each model begins, `[K, *shape]`, made when it is asked for: only a few are in memory."""
+
+    def __init__(self, make: Sequence[Callable[[], Tensor]]) -> None:
+        self.make = make
+
+    def __len__(self) -> int:
+        return len(self.make)
+
+    @overload
+    def __getitem__(self, which: int) -> Tensor: ...
+    @overload
+    def __getitem__(self, which: slice) -> Starts: ...
+    def __getitem__(self, which: int | slice) -> Tensor | Starts:
+        return Starts(self.make[which]) if isinstance(which, slice) else self.make[which]()
+
+
 ProbeFunction = Callable[..., Probe]
 """`probe`, or what takes the same arguments and finds the same up to rounding."""
 
@@ -54,7 +73,7 @@ ProbeFunction = Callable[..., Probe]
 @torch.inference_mode(False)  # of the caller, within which nothing can be differentiated
 def probe(
     models: Sequence[nn.Module] | Stack,
-    inputs: Tensor | Sequence[int],
+    inputs: Tensor | Sequence[Tensor] | Sequence[int],
     classes: int | Sequence[int],
     *,
     steps: int = 200,
@@ -64,16 +83,18 @@ def probe(
     seed: int = 0,
     calibrated: bool = False,
     precision: torch.dtype = torch.float32,
+    keep: bool = True,
 ) -> Probe:
     """Maximise each class logit of each model.
 
     `models` are M classifiers, or a `Stack` of M states of one architecture (also `celm.models.averaging.Files`, of
     which only those that are being probed are in memory). They are probed in eval mode and come back as they were:
-    parameters, gradients, training flags. `inputs` is where to start: a tensor
-    `[M, K, *shape]`, or just the shape of one input, which draws noise from `seed`. `classes` is K, or the
+    parameters, gradients, training flags. `inputs` is where to start: a tensor `[M, K, *shape]`, or a sequence of M
+    tensors, such as `Starts`, or just the shape of one input, which draws noise from `seed`. `classes` is K, or the
     class indices to probe. `chunk` bounds memory: at most so many (model, class) pairs at a time; by default as many
     models as stay in the processor's cache. `calibrated` raises logits in units of their spread on noise
     (celm.method.calibration). `precision` is that of the slopes; inputs, Adam and the logits reached stay float32.
+    Without `keep`, where the probes end is not told: memory then does not grow with the number of models.
 
     >>> model = nn.Linear(3, 2)
     >>> found = probe([model], (3,), 2, steps=5)
@@ -83,10 +104,10 @@ def probe(
     if chunk is not None and chunk < 1:
         raise ValueError(f"chunk must be at least 1, not {chunk}")
     stacks, targets, start = begin(models, inputs, classes, seed)
-    count = len(start)
-    shape = tuple(start.shape[2:])
-    logits = torch.empty(count, len(targets))
-    found = torch.empty_like(start, dtype=torch.float32)
+    shape = tuple(start[0].shape[1:])
+    logits = torch.empty(len(start), len(targets))
+    kept: list[Tensor] = []
+    origin = start[0].device
     at_once = min(len(targets), chunk or len(targets))  # classes of one model
     first = 0
     calibrations: list[Calibration] = []
@@ -98,6 +119,7 @@ def probe(
                 # Read here where the states are a sequence that reads each when asked, such as files.
                 part = Stack(stack.module, list(stack.states[offset : offset + several]))
                 rows = slice(first + offset, first + offset + len(part))
+                x = torch.stack([begin.detach().to(device, torch.float32) for begin in start[rows]])
                 forward = forward_of(part, shape)
                 if precision is not torch.float32:
                     forward = Rounded(forward.logits, forward_of(part.to(precision), shape), precision)
@@ -107,20 +129,24 @@ def probe(
                 for left in range(0, len(targets), at_once):
                     columns = slice(left, left + at_once)
                     wanted = torch.tensor(targets[columns], device=device)
-                    x = start[rows, columns].detach().to(device, torch.float32, copy=True).contiguous()
-                    logits[rows, columns] = ascend(forward, x, wanted, steps, lr, l2).cpu()
-                    found[rows, columns] = x.to(found.device)
+                    some = x if at_once == len(targets) else x[:, columns].contiguous()
+                    logits[rows, columns] = ascend(forward, some, wanted, steps, lr, l2).cpu()
+                    if some is not x:
+                        x[:, columns] = some
+                if keep:
+                    kept.append(x.to(origin))
         first += len(stack)
+    found = torch.cat(kept) if keep else torch.empty(len(start), 0)
     return Probe(logits, found, together(calibrations, targets) if calibrated else None)
 
 
 def begin(
     models: Sequence[nn.Module] | Stack,
-    inputs: Tensor | Sequence[int],
+    inputs: Tensor | Sequence[Tensor] | Sequence[int],
     classes: int | Sequence[int],
     seed: int,
-) -> tuple[list[Stack], list[int], Tensor]:
-    """What a probe is asked for, checked: the models as stacks, class indices, and inputs `[M, K, *shape]`."""
+) -> tuple[list[Stack], list[int], Sequence[Tensor]]:
+    """What a probe is asked for, checked: the models as stacks, class indices, and M inputs `[K, *shape]`."""
     if isinstance(models, nn.Module):
         raise TypeError("models must be a list of models, even where it is one")
     stacks = [models] if isinstance(models, Stack) else alike(models)
@@ -128,11 +154,21 @@ def begin(
     count = sum(len(stack) for stack in stacks)
     if not count or not targets:
         raise ValueError("a probe needs at least one model and one class")
-    start = inputs if isinstance(inputs, Tensor) else noise(seed, count, len(targets), tuple(inputs))
-    if start.shape[:2] != (count, len(targets)):
-        expected = f"[{count}, {len(targets)}, ...]"
-        raise ValueError(f"inputs must have shape {expected}, not {tuple(start.shape)}")
+    start = beginnings(inputs, seed, count, len(targets))
+    if len(start) != count or start[0].shape[:1] != (len(targets),):
+        shape = (len(start), *start[0].shape) if len(start) else (0,)
+        raise ValueError(f"inputs must have shape [{count}, {len(targets)}, ...], not {shape}")
     return stacks, targets, start
+
+
+def beginnings(
+    inputs: Tensor | Sequence[Tensor] | Sequence[int], seed: int, models: int, classes: int
+) -> Sequence[Tensor]:
+    if isinstance(inputs, Tensor):
+        return inputs.unbind() if inputs.ndim else ()
+    if len(inputs) and isinstance(inputs[0], Tensor):
+        return cast(Sequence[Tensor], inputs)
+    return noise(seed, models, classes, tuple(cast(Sequence[int], inputs)))
 
 
 @torch.no_grad()
@@ -171,9 +207,9 @@ def within_cache(stack: Stack) -> int:
     return max(1, CACHE // max(1, sum(tensor.nbytes for tensor in tensors)))
 
 
-def noise(seed: int, models: int, classes: int, shape: tuple[int, ...]) -> Tensor:
-    """Standard normal starting inputs `[M, K, *shape]`, drawn model by model."""
-    return torch.stack([model_noise(seed, model, classes, shape) for model in range(models)])
+def noise(seed: int, models: int, classes: int, shape: tuple[int, ...]) -> Starts:
+    """Standard normal starting inputs of each model."""
+    return Starts([partial(model_noise, seed, model, classes, shape) for model in range(models)])
 
 
 def model_noise(seed: int, model: int | str, classes: int, shape: tuple[int, ...]) -> Tensor:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Annotated, Any, ClassVar, Literal
 
 import torch
@@ -28,7 +29,7 @@ from celm.method.calibration import calibrated_evidence
 from celm.method.cheaper import refined, sampled_classes, sampling_errors
 from celm.method.evidence import bias, evidence, scores, unreadable
 from celm.method.movement import idle, movement
-from celm.method.probe import Probe, model_noise
+from celm.method.probe import Probe, Starts, model_noise
 from celm.method.stacking import Stack
 from celm.method.weights import Weights, normalised, warmup_rounds
 from celm.rules.exchange import Round
@@ -118,8 +119,8 @@ class Celm(Rule[Evidence]):
         if left is not None:
             diagnostics["score_error"] = left
         known = dict(zip(names, Q, strict=True))
-        ended = dict(zip(names, found.inputs[1:], strict=True))
-        global_inputs = found.inputs[0]
+        ended = dict(zip(names, found.inputs[1:], strict=True)) if federation.probe.keep else {}
+        global_inputs = found.inputs[0] if federation.probe.keep else None
         if len(columns) < federation.classes:
             errors = sampling_errors(Q, federation.classes).tolist()
             diagnostics |= {"probed": columns, "standard_errors": dict(zip(names, errors, strict=True))}
@@ -131,7 +132,8 @@ class Celm(Rule[Evidence]):
                 name: put(start(federation, name, state.inputs.get(name)), columns, x)
                 for name, x in ended.items()
             }
-            global_inputs = put(start(federation, "", state.global_inputs), columns, global_inputs)
+            if global_inputs is not None:
+                global_inputs = put(start(federation, "", state.global_inputs), columns, global_inputs)
             state = replace(state, evidence={**state.evidence, **known})
         state = replace(
             state,
@@ -146,7 +148,7 @@ class Celm(Rule[Evidence]):
             standing=weights.of,
             scores=score,
             evidence={name: row.tolist() for name, row in known.items()},
-            inputs=ended,
+            inputs=ended or None,
             diagnostics=diagnostics,
         )
 
@@ -156,10 +158,9 @@ class Celm(Rule[Evidence]):
         """The global model and the clients', in order; and, with a tolerance, how wrong the scores may be."""
         names, how = in_order(round.clients), federation.probe
         last = state if self.warm_start else Evidence()
-        starts = [start(federation, "", last.global_inputs)]
-        starts += [start(federation, name, last.inputs.get(name)) for name in names]
+        before = {"": last.global_inputs, **{name: last.inputs.get(name) for name in names}}
+        inputs = Starts([partial(some_of, federation, *each, columns) for each in before.items()])
         stack = Stack(federation.module, [round.start, *(round.updates[name].model for name in names)])
-        inputs = torch.stack(starts)[:, columns]
 
         def walk(steps: int, lr: float) -> Probe:
             return federation.prober(
@@ -217,7 +218,7 @@ class Celm(Rule[Evidence]):
                 federation.classes,
                 steps=how.steps,
                 lr=how.lr,
-                **how.always(),
+                **how.always() | {"keep": True},
             ).inputs[0]
         names = in_order(round.clients)
         moved = movement(
@@ -237,6 +238,11 @@ class Celm(Rule[Evidence]):
             return calibrated_evidence(found.logits[1:], found.calibration[1:])
         reference = found.logits[0] if self.debias else torch.zeros_like(found.logits[0])
         return evidence(found.logits[1:], reference)
+
+
+def some_of(federation: Facts, name: str, last: Tensor | None, columns: list[int]) -> Tensor:
+    """Where the probe of these classes begins."""
+    return start(federation, name, last)[columns]
 
 
 def put(tensor: Tensor, rows: list[int], values: Tensor) -> Tensor:

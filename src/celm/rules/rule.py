@@ -36,10 +36,12 @@ class ProbeSettings:
     tolerance: float | None = None
     classes: int | None = None
     precision: str = "float32"
+    keep: bool = True
 
     def always(self) -> dict[str, Any]:
         """What is the same however many steps are taken, as `celm.method.probe.probe` takes it."""
-        return {"l2": self.l2, "chunk": self.chunk, "precision": getattr(torch, self.precision)}
+        precision = getattr(torch, self.precision)
+        return {"l2": self.l2, "chunk": self.chunk, "precision": precision, "keep": self.keep}
 
 
 @dataclass(frozen=True)
