@@ -13,9 +13,12 @@ import os
 import signal
 import sys
 import traceback
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
+from itertools import islice
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
@@ -119,36 +122,52 @@ class Workers:
 
     def work(self, jobs: Sequence[Job]) -> list[Outcome]:
         holdings = self.workbench.holdings
-        sizes = [len(holdings[job.client].rows) for job in jobs]
         memory = self.workbench.objective.memory_type
-        replies = self.share_out([to_bytes("work", job) for job in jobs], sizes)
-        return [from_bytes(reply, Outcome, {"memory": memory}) for reply in replies]
+        asked = [partial(to_bytes, "work", job) for job in jobs]
+        sizes = [len(holdings[job.client].rows) for job in jobs]
+        return self.share_out(asked, sizes, partial(from_bytes, kind=Outcome, hints={"memory": memory}))
 
     def evaluate(self, models: Sequence[StateDict], on: Set = "test") -> list[Tensor]:
         batches = self.workbench.evaluation_batches(on)
         # A part of the test set for each worker and model; the counts add up whatever the parts are.
         parts = [range(i, batches, len(self.crew)) for i in range(min(len(self.crew), batches))]
-        asked = [to_bytes("evaluate", (model, list(part), on)) for model in models for part in parts]
-        counts = [from_bytes(reply, None) for reply in self.share_out(asked, [1] * len(asked))]
+        asked = [partial(to_bytes, "evaluate", (model, list(part), on)) for model in models for part in parts]
+        counts = self.share_out(asked, [1] * len(asked), from_bytes)
         return [sum_of(counts[i : i + len(parts)]) for i in range(0, len(counts), len(parts))]
 
-    def share_out(self, requests: Sequence[bytes], sizes: Sequence[int]) -> list[bytes]:
-        """Give every request to the next free worker, the largest first; replies in the order of requests."""
-        waiting = sorted(range(len(requests)), key=lambda i: (-sizes[i], i))
-        replies: dict[int, bytes] = {}
+    def share_out(
+        self, requests: Sequence[Callable[[], bytes]], sizes: Sequence[int], read: Callable[[bytes], Any]
+    ) -> list[Any]:
+        """Give every request to the next free worker, the largest first; what is read from the replies, in the
+        order of requests. Messages are made and read while the workers are at work."""
+        waiting = deque(sorted(range(len(requests)), key=lambda i: (-sizes[i], i)))
+        made: dict[int, bytes] = {}
         busy: dict[Connection, int] = {}
+        replies: list[tuple[int, bytes]] = []
+        found: dict[int, Any] = {}
+        failed: dict[int, Exception] = {}
         free = [worker.pipe for worker in self.crew]
-        while len(replies) < len(requests):
+        while len(found) + len(failed) < len(requests):
             while free and waiting:
-                pipe, index = free.pop(0), waiting.pop(0)
-                self.guarded(pipe.send_bytes, requests[index])
+                pipe, index = free.pop(0), waiting.popleft()
+                self.guarded(pipe.send_bytes, made.pop(index) if index in made else requests[index]())
                 busy[pipe] = index
-            for ready in wait(list(busy)):
+            for index in islice(waiting, len(self.crew)):
+                if index not in made:
+                    made[index] = requests[index]()
+            for index, reply in replies:
+                try:
+                    found[index] = read(unwrapped(reply))
+                except Exception as error:  # raised when no worker is at work any more
+                    failed[index] = error
+            replies = []
+            for ready in wait(list(busy)) if busy else ():
                 assert isinstance(ready, Connection)
-                reply = self.guarded(ready.recv_bytes)
-                replies[busy.pop(ready)] = reply
+                replies.append((busy.pop(ready), self.guarded(ready.recv_bytes)))
                 free.append(ready)
-        return [unwrapped(replies[i]) for i in range(len(requests))]
+        if failed:
+            raise failed[min(failed)]
+        return [found[i] for i in range(len(requests))]
 
     def guarded(self, call: Callable[..., Any], *arguments: Any) -> Any:
         try:
@@ -206,7 +225,7 @@ def header(message: bytes) -> dict[str, Any]:
     return about
 
 
-def from_bytes(message: bytes, kind: Any, hints: dict[str, Any] | None = None) -> Any:
+def from_bytes(message: bytes, kind: Any = None, hints: dict[str, Any] | None = None) -> Any:
     return unpack(header(message)["value"], load(message), kind, hints or {})
 
 
@@ -238,7 +257,7 @@ def serve(pipe: Connection, kit: Kit, threads: int, parent: int) -> None:
             if header(message)["verb"] == "work":
                 reply = to_bytes("done", workbench.work(from_bytes(message, Job, {"memory": memory})))
             else:
-                model, batches, on = from_bytes(message, None)
+                model, batches, on = from_bytes(message)
                 reply = to_bytes("done", sum_of([workbench.evaluate(model, batch, on) for batch in batches]))
         except CelmError as error:
             reply = to_bytes("refused", str(error))

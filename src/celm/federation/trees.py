@@ -10,6 +10,7 @@ import dataclasses
 import types
 import typing
 from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
 from torch import Tensor
@@ -48,7 +49,7 @@ def unpack(
         return packed["value"]
     if "fields" in packed:
         made = dataclass_in(kind)
-        known = {**typing.get_type_hints(made), **(hints or {})}
+        known = {**types_of(made), **(hints or {})}
         fields = packed["fields"]
         return made(**{name: unpack(value, tensors, known[name]) for name, value in fields.items()})
     if "items" in packed:
@@ -57,6 +58,12 @@ def unpack(
         return {key: unpack(value, tensors, kinds.get(key, inner)) for key, value in packed["items"]}
     values = [unpack(value, tensors, last_argument(kind)) for value in packed["list"]]
     return tuple(values) if typing.get_origin(kind) is tuple else values
+
+
+@cache
+def types_of(made: type) -> dict[str, Any]:
+    """Of a dataclass's fields: found once, since annotations are text that has to be evaluated."""
+    return typing.get_type_hints(made)
 
 
 def dataclass_in(kind: Any) -> Any:

@@ -81,7 +81,9 @@ def misfit(value: object, expected: Tensor) -> str | None:
         return f"expected {kind(expected)} values, got {kind(value)}"
     if kind(expected) in ("floating", "complex"):
         with torch.no_grad():
-            bad = int((~torch.isfinite(value.detach().to(expected.dtype))).sum())
+            taken = value.detach().to(expected.dtype)
+            # A sum is finite only if all values are; where it overflows, they are counted.
+            bad = 0 if bool(torch.isfinite(taken.sum())) else int((~torch.isfinite(taken)).sum())
         if bad:
             return f"{bad} of {value.numel()} values are not finite"
     return None
