@@ -21,8 +21,9 @@ from celm.method.calibration import (
     common_noise,
 )
 from celm.method.evidence import scores
+from celm.method.forward import forward_of
 from celm.method.probe import probe
-from celm.method.stacking import Stack, forward_of
+from celm.method.stacking import Stack
 
 SHAPE = (6,)
 CLASSES = 4

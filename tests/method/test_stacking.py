@@ -12,8 +12,10 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from celm.method.chains import LinearStack, plain
+from celm.method.forward import forward_of, looped, mapped
 from celm.method.probe import alike, probe
-from celm.method.stacking import Forward, LinearStack, Stack, forward_of, looped, mapped, plain
+from celm.method.stacking import Forward, Stack
 
 CLASSES = 3
 

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 from celm.base.errors import CelmError
-from celm.method.stacking import Stack, plain
+from celm.method.chains import plain
+from celm.method.stacking import Stack
 from celm.models.anatomy import features, find_head, head_keys, trained_keys
 from celm.models.averaging import weighted_mean
 from celm.models.state import state_of

@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from celm.method.stacking import Stack, plain
+from celm.method.chains import plain
+from celm.method.stacking import Stack
 from celm.models.anatomy import features, find_head
 from celm.models.state import state_of
 from celm.objectives.moon import Moon, Previous, contrast

@@ -15,8 +15,9 @@ import torch
 from torch import Tensor
 
 from celm.method.calibration import calibrate, common_noise
+from celm.method.forward import forward_of
 from celm.method.probe import frozen
-from celm.method.stacking import Stack, forward_of
+from celm.method.stacking import Stack
 
 IDLE = 0.15
 """ω. Seen on FashionMNIST, over splits and rounds: honest clients 0.47 and more, copies with noise 0.07 and less."""

@@ -22,7 +22,8 @@ from torch.optim.adam import adam
 
 from celm.base.randomness import generator
 from celm.method.calibration import Calibration, calibrate, common_noise, together
-from celm.method.stacking import Forward, Rounded, Stack, forward_of
+from celm.method.forward import forward_of
+from celm.method.stacking import Forward, Rounded, Stack
 
 # What `nn.Module` itself keeps and what makes no difference to the forward pass; the rest are a model's settings.
 BOOKKEEPING = {
