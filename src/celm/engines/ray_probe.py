@@ -142,8 +142,8 @@ def probe_away(
 ) -> Probe:
     """On the cluster: one shard.
 
-    The architecture comes as a pickle from the driver, whose tasks Ray runs in the same way: nobody new is trusted. What
-    clients upload travels as tensors.
+    The architecture comes as a pickle from the driver, whose tasks Ray runs in the same way: nobody new is trusted.
+    What clients upload travels as tensors.
     """
     check_release(release)
     torch.set_num_threads(1)
