@@ -106,7 +106,8 @@ def main_study(found: Json) -> str:
         ["cores kept busy", f"{found['seconds_of_all_runs'] / found['wall_seconds']:.2f}"],
         ["accuracies equal to those in results/main", str(found["same_accuracy_as_committed"])],
     ]
-    return f"{where(found)}\n\n{table(["FashionMNIST, `main` at the paper's scale", ''], rows)}"
+    shown = table(["FashionMNIST, `main` at the paper's scale", ""], rows)
+    return f"{where(found)}\n\n{shown}"
 
 
 def probing(found: Json) -> str:
