@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import mean, median
@@ -129,9 +129,10 @@ def scenes(settings: dict[str, Any]) -> list[Scene]:
     kept: list[Scene] = []
     federation = assemble(resolve(Experiment.parse(settings)))
 
-    def watched(models: Any, inputs: Tensor, classes: Any, **how: Any) -> Probe:
-        kept.append(Scene(len(kept) + 1, models, inputs.clone(), federation.facts.classes))
-        return probe(models, inputs, classes, **how)
+    def watched(models: Any, inputs: Sequence[Tensor], classes: Any, **how: Any) -> Probe:
+        start = torch.stack(list(inputs))
+        kept.append(Scene(len(kept) + 1, models, start, federation.facts.classes))
+        return probe(models, start, classes, **how)
 
     play_all(replace(federation, facts=replace(federation.facts, prober=watched)))
     return kept

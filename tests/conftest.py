@@ -154,3 +154,14 @@ def ray_workers() -> Callable[[int, str], list[int]]:
         return found
 
     return working
+
+
+@pytest.fixture
+def real_data(monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder with the real datasets, which `CELM_DATA` names during the test."""
+    named = os.environ.get("CELM_TEST_DATA")
+    folder = Path(named) if named else Path(__file__).resolve().parents[2] / "shared" / "data"
+    if not folder.is_dir():
+        pytest.skip(f"no real datasets in {folder}; set CELM_TEST_DATA to a folder that has them")
+    monkeypatch.setenv("CELM_DATA", str(folder))
+    return folder
