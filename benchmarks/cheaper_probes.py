@@ -200,7 +200,7 @@ def summary(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
             }
         )
         last = found[-1]
-        last["safe"] = last["largest_error_but_iid"] <= 1 and last["mean_rank_but_iid"] >= 0.99
+        last["safe"] = last["largest_error_but_iid"] <= 1 and round(last["mean_rank_but_iid"], 9) >= 0.99
     return found
 
 

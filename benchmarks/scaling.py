@@ -2,7 +2,8 @@
 
     python benchmarks/scaling.py [--quick]
 
-Each point is a process of its own, one thread: a few steps of the probe as the library does it by default, on models
+Each point is a process of its own, one thread: some steps of the probe as the library does it by default (so many that
+what a probe costs once, such as stacking the weights, counts for little, as in one of 200), on models
 of random weights (time and memory do not depend on their values). Memory is the peak resident size less what the
 process had before the models were there. Curves are fitted by a power law, seconds = a size^b, in logarithms.
 
@@ -50,20 +51,20 @@ class Point:
     model: str = "mlp"
     options: dict[str, Any] = field(default_factory=dict)
     shape: tuple[int, ...] = (1, 28, 28)
-    steps: int = 20
+    steps: int = 40
     at_once: int | None = None
     """Classes that are really probed, where all would take too long; seconds are then extrapolated."""
 
 
 POINTS = [
-    *(Point("clients", n, 10, steps=max(5, 500 // n)) for n in (5, 10, 20, 50, 100, 200, 500, 1000)),
-    *(Point("classes", 5, k, steps=max(10, 1000 // k)) for k in (10, 20, 47, 100, 200, 500, 1000)),
+    *(Point("clients", n, 10, steps=max(50, 2000 // n)) for n in (5, 10, 20, 50, 100, 200, 500, 1000)),
+    *(Point("classes", 5, k, steps=max(20, 2000 // k)) for k in (10, 20, 47, 100, 200, 500, 1000)),
     *(
         Point("parameters", 5, 10, options={"widths": list(widths)})
         for widths in ((128, 64), (512, 256), (1024, 1024), (2048, 2048, 1024), (4096, 4096, 2048))
     ),
     *(
-        Point("pixels", 5, 10, "cnn", shape=(3, side, side), steps=3)
+        Point("pixels", 5, 10, "cnn", shape=(3, side, side), steps=max(5, 1280 // side))
         for side in (28, 32, 64, 96, 128, 160, 224)
     ),
     Point("vit", 1, 1000, "vit", {}, (3, 224, 224), steps=1, at_once=4),
