@@ -7,12 +7,15 @@ import os
 import signal
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 from typer.testing import CliRunner, Result
 
 # The same examples in every run, and no opinion on how fast this machine is.
@@ -20,6 +23,29 @@ settings.register_profile(
     "celm", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("celm")
+
+
+class Kernels(TorchDispatchMode):
+    """Counts the operations that PyTorch is asked for, and the values in each new tensor: no clock, no noise."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: Counter[str] = Counter()
+        self.largest = 0
+
+    def __torch_dispatch__(self, function: Any, types: Any, arguments: Any = (), keywords: Any = None) -> Any:
+        found = function(*arguments, **(keywords or {}))
+        self.calls[function.overloadpacket.__name__] += 1
+        for made in found if isinstance(found, tuple | list) else [found]:
+            if isinstance(made, Tensor) and made._base is None:
+                self.largest = max(self.largest, made.untyped_storage().nbytes() // made.element_size())
+        return found
+
+
+@pytest.fixture
+def kernels() -> type[Kernels]:
+    return Kernels
+
 
 Process = subprocess.Popen[str]
 Finished = subprocess.CompletedProcess[str]

@@ -543,3 +543,26 @@ def test_beginnings_that_do_not_fit_are_refused() -> None:
     for wrong in ([torch.zeros(4, 5)], [torch.zeros(3, 5)] * 2, torch.tensor(1.0), torch.zeros(0, 4, 5)):
         with pytest.raises(ValueError, match=r"inputs must have shape \[2, 4, ...\]"):
             probe(models, wrong, 4, steps=1)
+
+
+@pytest.mark.parametrize("network", ["linear", "convolutions"])
+def test_a_step_is_as_many_operations_for_many_models_as_for_few(network: str, kernels: Any) -> None:
+    def model() -> nn.Sequential:
+        if network == "linear":
+            return nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.ReLU(), nn.Linear(8, 3))
+        return nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.Flatten(), nn.Linear(72, 3))
+
+    def of_a_step(models: int) -> dict[str, int]:
+        several = [model() for _ in range(models)]
+        totals = []
+        for steps in (3, 7):
+            with kernels() as counted:
+                probe(several, (1, 8, 8), 3, steps=steps)
+            totals.append(counted.calls)
+        return {name: (totals[1][name] - totals[0][name]) // 4 for name in totals[1]}
+
+    few, many = of_a_step(2), of_a_step(9)
+    assert few == many
+    products = {"linear": ("bmm", "baddbmm"), "convolutions": ("convolution", "convolution_backward")}
+    assert all(few[name] == 1 for name in products[network])
+    assert sum(few.values()) < 60

@@ -175,3 +175,12 @@ def test_weights_that_mean_nothing_are_refused(weights: list[float]) -> None:
 def test_huge_weights_do_not_overflow() -> None:
     merged = weighted_mean([{"a": torch.zeros(1)}, {"a": torch.ones(1)}], [1e308, 1e308])
     assert float(merged["a"]) == 0.5
+
+
+@pytest.mark.parametrize("count", [2, 30])
+def test_no_tensor_is_larger_than_one_model(count: int, kernels: Any) -> None:
+    states = [{"a": torch.randn(1000), "b": torch.randn(10, 30)} for _ in range(count)]
+    with kernels() as counted:
+        weighted_mean(states, [1.0] * count)
+    assert counted.largest == 1000
+    assert counted.calls["stack"] == counted.calls["cat"] == 0

@@ -109,3 +109,17 @@ def test_a_loss_of_ones_own_is_not_passed_over() -> None:
     twice = Doubled().gradients(task, None, inputs, labels)
     for one, two in zip(once, twice, strict=True):
         torch.testing.assert_close(2 * one, two)
+
+
+def test_a_step_makes_as_many_products_as_it_must_and_builds_no_graph(kernels: Any) -> None:
+    module = network([30, 20, 10, 5])
+    chain = linear_chain(module, list(module.parameters()))
+    assert chain is not None
+    inputs, labels = torch.randn(16, 30), torch.randint(5, (16,))
+    with kernels() as counted:
+        found = chain.gradients(inputs, labels)
+    # Forward, and back to the weights, for each of the 3 layers; back to the inputs for all but the first.
+    assert (counted.calls["addmm"], counted.calls["mm"]) == (3, 3 + 2)
+    assert counted.calls["clone"] == counted.calls["copy_"] == 0
+    assert counted.largest == 30 * 20
+    assert not any(gradient.requires_grad for gradient in found)
