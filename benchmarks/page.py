@@ -52,7 +52,8 @@ def where(found: Json) -> str:
 
 
 def training(found: Json) -> str:
-    parts = []
+    draw_rivals(found)
+    parts = ["![celm beside each rival; the red mark is the limit](training.svg)\n"]
     for model, report in found.items():
         least = least_seconds(report)
         ours = report["celm"]["seconds"]["median"]
@@ -77,6 +78,28 @@ def training(found: Json) -> str:
         parts.append(targets(report["targets"]))
         parts.append("")
     return "\n".join(parts)
+
+
+def draw_rivals(found: Json) -> None:
+    """How many times as fast celm is as each rival; the mark is where the limit would be."""
+    figure, panels = plt.subplots(1, len(found), figsize=(11, 5), layout="constrained", squeeze=False)
+    for axes, (model, report) in zip(panels[0], found.items(), strict=True):
+        rivals = {name: row for name, row in report["rivals"].items() if "times" in row}
+        names = sorted(rivals, key=lambda name: -rivals[name]["times"]["median"])
+        times = [rivals[name]["times"] for name in names]
+        least = [
+            [each["median"] - each["least"] for each in times],
+            [each["most"] - each["median"] for each in times],
+        ]
+        limits = [rivals[name]["seconds"]["median"] / least_seconds(report) for name in names]
+        axes.barh(names, [each["median"] for each in times], xerr=least, color="#7a9cc6", ecolor="#333333")
+        axes.plot(limits, range(len(names)), "|", color="#b03a2e", markersize=12, markeredgewidth=2)
+        axes.axvline(1, color="#333333", linewidth=0.8)
+        axes.set_xscale("log")
+        axes.set_xticks([1, 2, 5, 10], ["1", "2", "5", "10"])
+        axes.minorticks_off()
+        axes.set_title(f"{model.upper()}: celm is so many times as fast")
+    save(figure, "training")
 
 
 def least_seconds(report: Json) -> float:
