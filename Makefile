@@ -26,7 +26,7 @@ bench: $(READY)
 # The same in small, in under three minutes, for every change; nothing is written into results.
 bench-quick: $(READY)
 	for name in training probing cheaper_probes scaling averaging; do \
-	  echo "--- $$name"; $(BIN)/python benchmarks/$$name.py --quick --out "$$(mktemp)" || exit; done
+	  echo "--- $$name"; $(BIN)/python benchmarks/$$name.py --quick --out "$$(mktemp -d)/$$name.json" || exit; done
 
 # The variable silences an advertisement for the theme's successor.
 docs: $(READY)
