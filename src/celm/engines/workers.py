@@ -14,7 +14,7 @@ import signal
 import sys
 import traceback
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -32,7 +32,6 @@ from celm.base.files import dump_json
 from celm.base.memory import use_large_pages
 from celm.engines.in_process import sum_of
 from celm.federation.architecture import Recipe, build_architecture
-from celm.federation.experiment import Train
 from celm.federation.jobs import Job, LocalData, Outcome, Set, Workbench
 from celm.federation.trees import pack, unpack
 from celm.models.state import StateDict
@@ -44,38 +43,25 @@ class Worker:
     pipe: Connection
 
 
+TAKEN_ALONG = ("train", "seed", "classes", "inputs", "test_inputs", "test_labels", "fill", "device")
+"""Fields of a workbench that a worker gets as they are."""
+
+
 @dataclass(frozen=True)
 class Kit:
     """What a worker builds its workbench from: the recipe of the model and not the model, which may not travel."""
 
     recipe: str
-    train: Train
-    seed: int
-    classes: int
-    inputs: Tensor
-    test_inputs: Tensor
-    test_labels: Tensor
-    fill: Tensor | None
-    device: str
     holdings: bytes
     """As bytes: a tensor that is sent takes a file descriptor, and clients may be many."""
+    rest: Mapping[str, Any]
 
     @classmethod
     def of(cls, bench: Workbench) -> Kit:
         if bench.recipe is None:
             raise ValueError("a workbench without a recipe cannot be set up elsewhere")
-        return cls(
-            recipe=dump_json(bench.recipe.to_json()),
-            train=bench.train,
-            seed=bench.seed,
-            classes=bench.classes,
-            inputs=bench.inputs,
-            test_inputs=bench.test_inputs,
-            test_labels=bench.test_labels,
-            fill=bench.fill,
-            device=bench.device,
-            holdings=to_bytes("holdings", bench.holdings),
-        )
+        rest = {name: getattr(bench, name) for name in TAKEN_ALONG}
+        return cls(dump_json(bench.recipe.to_json()), to_bytes("holdings", bench.holdings), rest)
 
     def workbench(self) -> Workbench:
         recipe = Recipe.from_json(json.loads(self.recipe))
@@ -85,15 +71,8 @@ class Kit:
             module=built.module,
             head=built.head,
             objective=built.objective,
-            train=self.train,
-            seed=self.seed,
-            classes=self.classes,
-            inputs=self.inputs,
             holdings=from_bytes(self.holdings, dict[str, LocalData]),
-            test_inputs=self.test_inputs,
-            test_labels=self.test_labels,
-            fill=self.fill,
-            device=self.device,
+            **self.rest,
         )
 
 
