@@ -37,6 +37,7 @@ lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	MYPYPATH=benchmarks $(BIN)/mypy benchmarks/*.py
 	$(BIN)/lint-imports
 
 format: $(READY)

@@ -47,15 +47,20 @@ def network() -> nn.Module:
 def train(message: Message, context: Context) -> Message:
     torch.set_num_threads(1)
     model = network()
-    model.load_state_dict(message.content["arrays"].to_torch_state_dict())
+    model.load_state_dict(message.content.array_records["arrays"].to_torch_state_dict())
     inputs, labels = torch.randn(600, 1, 28, 28), torch.randint(10, (600,))
     optimiser = torch.optim.SGD(model.parameters(), lr=0.1)
-    for rows in torch.arange(600).split(128):
+    for first in range(0, 600, 128):
+        rows = slice(first, first + 128)
         optimiser.zero_grad()
-        nn.functional.cross_entropy(model(inputs[rows]), labels[rows]).backward()
+        torch.autograd.backward(nn.functional.cross_entropy(model(inputs[rows]), labels[rows]))
         optimiser.step()
-    content = {"arrays": ArrayRecord(model.state_dict()), "metrics": MetricRecord({"num-examples": 600})}
-    return Message(RecordDict(content), reply_to=message)
+    content = RecordDict()
+    content["arrays"], content["metrics"] = (
+        ArrayRecord(model.state_dict()),
+        MetricRecord({"num-examples": 600}),
+    )
+    return Message(content, reply_to=message)
 
 
 def noted(kept: list[float], function: Callable[..., Any]) -> Callable[..., Any]:
@@ -83,7 +88,12 @@ def measure(strategy: str, clients: int, rounds: int) -> dict[str, Any]:
     def main(grid: Grid, context: Context) -> None:
         from celm.flower import CelmStrategy
 
-        nodes = {"min_train_nodes": clients, "min_available_nodes": clients, "fraction_evaluate": 0.0}
+        nodes: dict[str, Any] = {
+            "min_train_nodes": clients,
+            "min_available_nodes": clients,
+            "fraction_evaluate": 0.0,
+        }
+        chosen: Any
         if strategy == "celm":
             options = {"warmup": 1}
             chosen = CelmStrategy(network, (1, 28, 28), 10, rule_options=options, folder=folder, **nodes)
@@ -93,7 +103,7 @@ def measure(strategy: str, clients: int, rounds: int) -> dict[str, Any]:
         chosen.aggregate_train = noted(aggregate, chosen.aggregate_train)
         chosen.start(grid, ArrayRecord(network().state_dict()), num_rounds=rounds, evaluate_fn=note)
 
-    resources = {"init_args": {"num_cpus": 2}, "client_resources": {"num_cpus": 1, "num_gpus": 0.0}}
+    resources: Any = {"init_args": {"num_cpus": 2}, "client_resources": {"num_cpus": 1, "num_gpus": 0.0}}
     run_simulation(server, client, clients, backend_config=resources)
     walls = [after - before for before, after in pairwise(ends)][1:]
     own = [a + b for a, b in zip(configure, aggregate, strict=True)][1:]

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
@@ -103,8 +104,8 @@ def products(module: nn.Module, shape: tuple[int, ...], models: int) -> Callable
             weight = torch.randn(models, part.in_features, part.out_features)
             x, error = torch.randn(models, *before), torch.randn(models, *after)
             y, back = torch.empty_like(error), torch.empty_like(x)
-            calls.append(lambda x=x, weight=weight, y=y: torch.bmm(x, weight, out=y))
-            calls.append(lambda error=error, weight=weight, back=back: torch.bmm(error, weight.mT, out=back))
+            calls.append(partial(torch.bmm, x, weight, out=y))
+            calls.append(partial(torch.bmm, error, weight.mT, out=back))
         elif isinstance(part, nn.Conv2d):
             weight = torch.randn(models * part.out_channels, part.in_channels, *part.kernel_size)
             weight = weight.contiguous(memory_format=torch.channels_last)

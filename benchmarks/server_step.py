@@ -36,10 +36,12 @@ class Timed(InProcess):
         self.seconds = dict.fromkeys(("train", "validation", "test"), 0.0)
 
     def work(self, jobs: Sequence[Job]) -> list[Outcome]:
-        return self.timed("train", super().work, jobs)
+        done: list[Outcome] = self.timed("train", super().work, jobs)
+        return done
 
     def evaluate(self, models: Sequence[StateDict], on: Set = "test") -> list[Tensor]:
-        return self.timed(on, super().evaluate, models, on)
+        counts: list[Tensor] = self.timed(on, super().evaluate, models, on)
+        return counts
 
     def timed(self, what: str, function: Callable[..., Any], *arguments: Any) -> Any:
         result, seconds = timed(function, *arguments)
