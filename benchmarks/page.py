@@ -65,7 +65,8 @@ def training(found: Json) -> str:
                 rows.append([name, *times, f"{seconds:.3f}", f"{rival['accuracy']:.3f}"])
             else:
                 rows.append([name, str(next(iter(rival.values()))), "", "", ""])
-        parts.append(f"### {model.upper()}\n\n{where(report)}\n")
+        counted = f"Turns: {report['repeats']}, rounds in each: {report['rounds']}."
+        parts.append(f"### {model.upper()}\n\n{where(report)} {counted}\n")
         head = ["who", "celm is so many times as fast", "at the limit it were", "seconds a round", "accuracy"]
         parts.append(table(head, rows))
         reached = [
