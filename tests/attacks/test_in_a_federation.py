@@ -299,6 +299,22 @@ def test_after_its_last_round_an_attacker_sends_what_it_trained() -> None:
             assert torch.equal(sent, factor * engine.trained[number - 1]["client-1"][name])
 
 
+def test_before_its_first_round_an_attacker_works_as_all_do() -> None:
+    attack = {"name": "copy_global", "client": "client-1", "first": 2, "last": 3}
+    engine = played(attack=attack, rule={"name": "fedavg"}, run={"rounds": 4, "workers": 0})[1]
+    assert ["client-1" in trained for trained in engine.trained] == [True, False, False, True]
+
+
+def test_a_larger_head_of_a_copy_does_not_compound() -> None:
+    """It multiplies the head that it keeps, not the one that it sent."""
+    attack = {"name": "copy_global", "client": "client-1", "head": 10.0}
+    run = {"rounds": 4, "workers": 0, "local_heads": 4}
+    engine = played(attack=attack, rule={"name": "fedavg"}, run=run)[1]
+    for number in (1, 2, 3):
+        for name, sent in engine.states[number].heads["client-1"].items():
+            torch.testing.assert_close(sent, 10 * engine.states[0].model[name])
+
+
 # --- every attack on every split, and the same numbers everywhere -------------------------------------------
 
 

@@ -139,3 +139,11 @@ def test_attacks_are_built_by_name(name: str) -> None:
     built = attacks.build(name, {"client": "client-3", "strength": strength})
     assert (built.client, built.strength) == ("client-3", strength)
     assert attacks.build(name, {}).client == "client-0"
+
+
+def test_a_copy_may_have_a_larger_head_and_nothing_else_changes() -> None:
+    body = torch.ones(3)
+    sent = CopyGlobal(head=10.0).upload(upload({**state(1, 4), "body": body}, None))
+    torch.testing.assert_close(sent["weight"], 10 * state(1, 4)["weight"])
+    torch.testing.assert_close(sent["bias"], 10 * state(1, 4)["bias"])
+    assert torch.equal(sent["body"], body)

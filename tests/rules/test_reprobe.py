@@ -1,9 +1,10 @@
-"""CELM after the freeze: who stops working loses the weight until work begins again."""
+"""Who does not work: without evidence in a calibrated warm-up, without weight after the freeze."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 
 import pytest
 import torch
@@ -93,6 +94,45 @@ def test_who_is_absent_stays_as_last_seen() -> None:
     absent = weigh(rule, 16, others, stopped.state)
     assert absent.standing["client-1"] == 0
     assert math.fsum(absent.weights.values()) == pytest.approx(1)
+
+
+def replayed(factor: float) -> State:
+    """What was sent, moved once more as the global model moved last."""
+    return {name: tensor + factor * (tensor - PAST[name]) for name, tensor in start().items()}
+
+
+PAST = {name: tensor - 0.1 * torch.sign(tensor) for name, tensor in start().items()}
+"""The global model of the round before."""
+
+
+@pytest.mark.parametrize("idler", [start(), scaled(start(), 10), replayed(3), scaled(replayed(1), 10)])
+@pytest.mark.parametrize("keep", [True, False])
+def test_in_a_calibrated_warm_up_who_does_not_work_is_as_good_as_absent(idler: State, keep: bool) -> None:
+    facts = replace(FACTS, probe=ProbeSettings(steps=20, keep=keep))
+    rule, before = Celm(evidence="calibrated", beta=0), Evidence(Weights(FROZEN), last=PAST)
+    found = rule.weigh(before, facts, rounds.a_round(start(), {**HONEST, "client-1": idler}, 2))
+    assert found.diagnostics["idle"] == ["client-1"]
+    assert found.evidence["client-1"] == [0.0] * CLASSES
+    assert found.weights["client-1"] == 0
+    others = {name: model for name, model in HONEST.items() if name != "client-1"}
+    without = rule.weigh(before, facts, rounds.a_round(start(), others, 2))
+    assert without.diagnostics["idle"] == []
+    for name, row in without.evidence.items():
+        assert found.evidence[name] == pytest.approx(row, abs=1e-4)
+
+
+def test_the_global_model_of_the_round_before_is_kept_as_long_as_it_is_needed() -> None:
+    calibrated, again = Celm(evidence="calibrated"), Celm(reprobe="on-drift")
+    assert weigh(calibrated, 2, HONEST).state.last is not None
+    assert weigh(calibrated, 6, HONEST).state.last is None
+    assert weigh(again, 6, HONEST).state.last is not None
+    assert weigh(Celm(), 2, HONEST).state.last is None
+
+
+def test_a_replay_after_the_freeze_is_no_work() -> None:
+    state = Evidence(Weights(FROZEN), last=PAST)
+    found = weigh(Celm(reprobe="every:10"), 15, {**HONEST, "client-1": replayed(1)}, state)
+    assert found.diagnostics["idle"] == ["client-1"]
 
 
 @pytest.mark.parametrize("number", [6, 14, 16])

@@ -23,14 +23,15 @@ from celm.rules.rule import Facts
 
 @dataclass(frozen=True)
 class Upload:
-    """What an attacker has in hand when it answers: what it trained, was sent now, and was sent the time before."""
+    """What an attacker has in hand when it answers: what it trained, and what it began from, now and before."""
 
     number: int
     """The round, counted from 1."""
     trained: StateDict
     delivered: StateDict
+    """The model it was sent, with its own head while heads stay local."""
     before: StateDict | None
-    """The model delivered in its previous round; None in its first."""
+    """The same in its previous round; None in its first."""
     noise: torch.Generator
     federation: Facts
     labels: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.int64))
@@ -43,12 +44,14 @@ class Attack(Configurable, ABC):
     """Who attacks."""
     strength: float = 1.0
     """How much; what that means is up to the attack."""
+    first: Annotated[int, Field(ge=1)] = 1
+    """First round of the attack; the client works honestly before, but for what the attack does to its data."""
     last: Annotated[int, Field(ge=1)] | None = None
-    """Last round of the attack, which is by default all; what it did to the data stays."""
+    """Last round of the attack, by default that of the run; the client works honestly afterwards."""
 
     def goes_on(self, number: int) -> bool:
-        """Whether the client is still to attack in this round; it works honestly afterwards."""
-        return self.last is None or number <= self.last
+        """Whether the client attacks in this round."""
+        return self.first <= number and (self.last is None or number <= self.last)
 
     def check(self, federation: Facts, labels: Tensor) -> None:
         """Raise where this client, with labels `[n]`, cannot make this attack in this federation."""

@@ -1,9 +1,11 @@
 """A free-rider that does not train and returns what it was sent, plain or disguised by noise.
 
     w_i = w_delivered + strength * mean|w_delivered - w_before| * N(0, 1)
+    (W, b)_head of w_i -> head * (W, b)_head
 
-Strength 0 is the plain free-rider. The noise is as large as the last change of the model, so that the answer
-looks like work; in its first round the client has seen no change and sends the model back plain.
+Strength 0 is the plain free-rider. The noise is as large as the last change of the model, so that the answer looks
+like work; in its first round the client has seen no change and adds none. A larger head makes a model that learned
+nothing look sure of itself.
 
 Reference: Fraboni, Vidal, Lorenzi, Free-rider Attacks on Model Aggregation in Federated Learning, AISTATS 2021.
 """
@@ -15,6 +17,7 @@ from dataclasses import dataclass
 import torch
 
 from celm.attacks.attack import Attack, Upload
+from celm.attacks.layers import scaled
 from celm.models.state import StateDict
 
 
@@ -24,11 +27,16 @@ class CopyGlobal(Attack):
 
     strength: float = 0.0
     """Noise, in units of the last mean absolute change of the model; 0 is plain."""
+    head: float = 1.0
+    """What the head is multiplied by, on top."""
 
     def trains(self, number: int, rounds: int) -> bool:
         return False
 
     def upload(self, upload: Upload) -> StateDict:
+        return scaled(self.disguised(upload), upload.federation.head, self.head)
+
+    def disguised(self, upload: Upload) -> StateDict:
         before = upload.before
         if not self.strength or before is None:
             return upload.delivered

@@ -44,7 +44,7 @@ class State:
     memories: Mapping[str, Any] = field(default_factory=dict)
     """What each client's objective remembers."""
     seen: Mapping[str, StateDict] = field(default_factory=dict)
-    """The model last delivered to each attacker."""
+    """What each attacker began its last round from."""
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,10 @@ def play(federation: Federation, state: State, engine: Engine) -> Played:
         heads=local_heads(federation, state.heads, usable) if local else {},
         kept=kept_heads(federation, state.kept, outcomes) if local else {},
         memories={**state.memories, **{name: outcomes[name].memory for name in present}},
-        seen={**state.seen, **{name: sent[name].model for name in present if name in federation.attacks}},
+        seen={
+            **state.seen,
+            **{name: in_hand(state, sent[name], name) for name in present if name in federation.attacks},
+        },
     )
     last = number == federation.rounds
     if last or number % federation.experiment.run.evaluate_every == 0:
@@ -214,8 +217,7 @@ def train(
     """Every present client's own outcome, before any dishonesty; who does not train keeps what it was sent."""
     jobs = []
     for name, delivery in sent.items():
-        # An attacker that sent another head than it trained goes on from the one it trained.
-        model = {**delivery.model, **state.kept.get(name, {})}
+        model = in_hand(state, delivery, name)
         attack = attack_of(federation, name, number)
         habits = attack.habits() if attack else Habits()
         job = Job(name, number, rate, replace(delivery, model=model), state.memories.get(name), habits)
@@ -230,8 +232,13 @@ def train(
     }
 
 
+def in_hand(state: State, sent: Delivery, client: str) -> StateDict:
+    """What a client goes on from; an attacker that sent another head than its own has that one still."""
+    return {**sent.model, **state.kept.get(client, {})}
+
+
 def attack_of(federation: Federation, client: str, number: int) -> Attack | None:
-    """The client's attack, where it has one and it is not over."""
+    """The client's attack, where it has one and this is its time."""
     attack = federation.attacks.get(client)
     return attack if attack is not None and attack.goes_on(number) else None
 
@@ -252,7 +259,7 @@ def answer(
     upload = Upload(
         number,
         trained=outcome.update.model,
-        delivered=sent.model,
+        delivered=in_hand(state, sent, client),
         before=state.seen.get(client),
         noise=generator(seed, "attack", number, client),
         federation=federation.facts,

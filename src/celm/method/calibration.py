@@ -12,7 +12,8 @@ A client's logits times any positive number, plus any constants for each class, 
 same probe and the same evidence: whoever scales the head, or scales layers of a ReLU network without biases, gains
 nothing. Single rows of the head that are scaled change a but not b. So that a model that was never trained does not
 pass for a broad one, a client whose best logit rises less than γ of the median of all, in its own units
-(m_i = σ_i max_c g_ic), has no evidence; to scale up beyond that gains nothing.
+(m_i = σ_i max_c g_ic), has no evidence; to scale up beyond that gains nothing. Nor has one that does not work
+(celm.method.movement), where it is known what the clients were sent. Of an even number, the median is the lower one.
 
 The paper's level of the global model (Eq. 8) has no part in this: what is compared is a client's own classes.
 """
@@ -90,11 +91,16 @@ def together(parts: Sequence[Calibration], classes: Sequence[int]) -> Calibratio
     return Calibration(level, spread, torch.cat([part.overall.cpu() for part in parts]))
 
 
-def calibrated_evidence(gains: Tensor, calibration: Calibration) -> Tensor:
-    """Q `[N, K]` in float64 from the probe's gains `[N, K]`, in units of each model's overall spread."""
+def calibrated_evidence(gains: Tensor, calibration: Calibration, idle: Tensor | None = None) -> Tensor:
+    """Q `[N, K]` in float64 from the probe's gains `[N, K]`, in units of each model's overall spread.
+
+    Clients that are `idle` `[N]` have no evidence, and no part in what is usual.
+    """
     spread, overall = calibration.spread.double(), calibration.overall.double()
     reached = gains.double().clamp_min(0)
     readable = reached.isfinite().all(1) & spread.isfinite().all(1)
+    if idle is not None:
+        readable &= ~idle
     reached = torch.where(readable[:, None], reached, 0.0)
     own = (reached * overall[:, None] / spread.clamp_min(TINY)).nan_to_num(0.0)
     best, own_best = reached.amax(1, keepdim=True), own.amax(1, keepdim=True)

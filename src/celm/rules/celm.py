@@ -7,9 +7,10 @@
     always:                       w_g(t) = Σ_i c_i(t) w_i
 
 Probes start from Gaussian noise, then from where the last round's probe of the same model ended. While it
-warms up, clients keep their own heads. With `reprobe`, clients are looked at again after the freeze, and one that has
-stopped working has no weight until it works again (celm.method.movement); the weights of the others keep their
-proportions. With `settle`, T_w is the most: the warm-up ends once a round moves no weight by more than that.
+warms up, clients keep their own heads. With calibrated evidence, a client that does not work has none
+(celm.method.movement). With `reprobe`, clients are looked at again after the freeze, and one that has stopped working
+has no weight until it works again; the weights of the others keep their proportions. With `settle`, T_w is the most:
+the warm-up ends once a round moves no weight by more than that.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from celm.method.movement import idle, movement
 from celm.method.probe import Probe, Starts, model_noise
 from celm.method.stacking import Stack
 from celm.method.weights import Weights, normalised, warmup_rounds
+from celm.models.state import StateDict
 from celm.rules.exchange import Round
 from celm.rules.rule import Facts, Rule, Weighing
 
@@ -45,6 +47,8 @@ class Evidence:
     global_inputs: Tensor | None = None
     idle: tuple[str, ...] = ()
     """Who had stopped working when last looked at."""
+    last: StateDict | None = None
+    """The global model of the round before, where clients are asked whether they work."""
     ended: int | None = None
     """The round in which the weights had settled, before the warm-up was over."""
     evidence: Mapping[str, Tensor] = field(default_factory=dict)
@@ -101,20 +105,30 @@ class Celm(Rule[Evidence]):
         return Evidence(Weights().knowing(federation.clients))
 
     def weigh(self, state: Evidence, federation: Facts, round: Round) -> Weighing[Evidence]:
-        if state.ended or round.number > self.local_heads(federation.rounds):
-            return self.after_warmup(state, federation, round)
+        over = state.ended or round.number > self.local_heads(federation.rounds)
+        found = (self.after_warmup if over else self.warming_up)(state, federation, round)
+        looks = self.reprobe != "never" or (self.evidence == "calibrated" and not over)
+        return replace(found, state=replace(found.state, last=round.start if looks else None))
 
+    def warming_up(self, state: Evidence, federation: Facts, round: Round) -> Weighing[Evidence]:
         names = in_order(round.clients)
         columns = sampled_classes(federation.classes, federation.probe.classes, federation.seed, round.number)
         found, left = self.probed(state, federation, round, columns)
-        Q = self.evidence_of(found)
-        score = dict(zip(names, self.scores_of(found).tolist(), strict=True))
+        still, seen = torch.zeros(len(names), dtype=torch.bool), {}
+        if self.evidence == "calibrated":
+            inputs = found.inputs[0] if federation.probe.keep else self.fresh(state, federation, round)
+            moved = moves(state, federation, round, inputs)
+            still = idle(moved)
+            seen = {"idle": named(names, still), "movement": told(names, moved)}
+        Q = self.evidence_of(found, still)
+        score = dict(zip(names, self.scores_of(Q).tolist(), strict=True))
         level = bias(found.logits[0])
-        lost = unreadable(found.logits[1:]).tolist()
+        lost = unreadable(found.logits[1:])
         weights = state.weights.smoothed(score, self.beta)
         diagnostics: dict[str, Any] = {
             "bias": level.item() if level.isfinite() else None,
-            "unreadable": [name for name, bad in zip(names, lost, strict=True) if bad],
+            "unreadable": named(names, lost),
+            **seen,
         }
         if left is not None:
             diagnostics["score_error"] = left
@@ -176,11 +190,12 @@ class Celm(Rule[Evidence]):
 
         if how.tolerance is None:
             return walk(how.steps, how.lr), None
-        return refined(walk, self.scores_of, how.steps, how.lr, how.tolerance)
+        return refined(
+            walk, lambda found: self.scores_of(self.evidence_of(found)), how.steps, how.lr, how.tolerance
+        )
 
-    def scores_of(self, found: Probe) -> Tensor:
-        """c̄ of the clients, from a probe of the global model and of theirs."""
-        Q = self.evidence_of(found)
+    def scores_of(self, Q: Tensor) -> Tensor:
+        """c̄ of the clients."""
         # All classes as one: the share of a client is then that of its evidence in everybody's.
         return scores(Q if self.share_by == "class" else Q.sum(dim=1, keepdim=True))
 
@@ -208,36 +223,53 @@ class Celm(Rule[Evidence]):
         self, state: Evidence, federation: Facts, round: Round, fresh: bool
     ) -> tuple[Evidence, dict[str, float]]:
         """Who of the present has stopped working, and how far each moved; the absent stay as they were."""
-        inputs = start(federation, "", state.global_inputs)
-        how = federation.probe
-        if fresh:
-            stack = Stack(federation.module, [round.start])
-            inputs = federation.prober(
-                stack,
-                inputs[None],
-                federation.classes,
-                steps=how.steps,
-                lr=how.lr,
-                **how.always() | {"keep": True},
-            ).inputs[0]
+        inputs = self.fresh(state, federation, round) if fresh else start(federation, "", state.global_inputs)
         names = in_order(round.clients)
-        moved = movement(
-            Stack(federation.module, [round.delivered[name].model for name in names]),
-            Stack(federation.module, [round.updates[name].model for name in names]),
-            inputs,
-            federation.seed,
-        )
-        stopped = {name for name, still in zip(names, idle(moved).tolist(), strict=True) if still}
+        moved = moves(state, federation, round, inputs)
         absent = {name for name in state.idle if name not in names}
-        state = replace(state, global_inputs=inputs, idle=tuple(in_order(stopped | absent)))
-        return state, dict(zip(names, moved.nan_to_num(0.0, 0.0, 0.0).tolist(), strict=True))
+        stopped = tuple(in_order({*named(names, idle(moved)), *absent}))
+        return replace(state, global_inputs=inputs, idle=stopped), told(names, moved)
 
-    def evidence_of(self, found: Probe) -> Tensor:
-        """Q of the clients, from a probe of the global model and of theirs."""
+    def fresh(self, state: Evidence, federation: Facts, round: Round) -> Tensor:
+        """Where a new probe of the global model alone ends, `[K, *shape]`."""
+        how = federation.probe
+        return federation.prober(
+            Stack(federation.module, [round.start]),
+            start(federation, "", state.global_inputs)[None],
+            federation.classes,
+            steps=how.steps,
+            lr=how.lr,
+            **how.always() | {"keep": True},
+        ).inputs[0]
+
+    def evidence_of(self, found: Probe, still: Tensor | None = None) -> Tensor:
+        """Q of the clients, from a probe of the global model and of theirs; who stands `still` `[N]` has none."""
         if found.calibration is not None:
-            return calibrated_evidence(found.logits[1:], found.calibration[1:])
+            return calibrated_evidence(found.logits[1:], found.calibration[1:], still)
         reference = found.logits[0] if self.debias else torch.zeros_like(found.logits[0])
         return evidence(found.logits[1:], reference)
+
+
+def moves(state: Evidence, federation: Facts, round: Round, inputs: Tensor) -> Tensor:
+    """How far each client of the round moved what it was sent, `[N]` in client order."""
+    names, before = in_order(round.clients), state.last or {}
+    return movement(
+        Stack(federation.module, [round.delivered[name].model for name in names]),
+        Stack(federation.module, [round.updates[name].model for name in names]),
+        inputs,
+        federation.seed,
+        {name: round.start[name] - tensor for name, tensor in before.items()},
+    )
+
+
+def named(names: list[str], which: Tensor) -> list[str]:
+    """Those of whom it is true `[N]`."""
+    return [name for name, holds in zip(names, which.tolist(), strict=True) if holds]
+
+
+def told(names: list[str], moved: Tensor) -> dict[str, float]:
+    """Movements as the record has them, where nothing is infinite."""
+    return dict(zip(names, moved.nan_to_num(0.0, 0.0, 0.0).tolist(), strict=True))
 
 
 def some_of(federation: Facts, name: str, last: Tensor | None, columns: list[int]) -> Tensor:
