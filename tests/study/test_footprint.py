@@ -124,7 +124,7 @@ def test_what_a_clock_measured_is_in_a_table_of_its_own(tmp_path: Path, celm: Ca
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     rows = {cell["row"].split()[-1]: cell["mean"] for cell in found["cells"]}
-    assert set(rows) == {"accuracy", "upload_megabytes", "download_megabytes", "probe_megabytes"}
+    assert set(rows) == {"accuracy", "jsd", "upload_megabytes", "download_megabytes", "probe_megabytes"}
     assert all(value > 0 for value in rows.values())
     assert [cell["row"].split()[-1] for cell in found["times"]] == ["server_seconds"]
     assert "server_seconds" not in (tmp_path / "out" / "table.csv").read_text()

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from celm.base.errors import CelmError
 from celm.cli.app import app
 from celm.study.declaration import load_study, study_names
-from celm.study.running import paper_cell, study_cells
+from celm.study.running import paper_cell, study_cells, with_earlier
 from celm.study.scales import Scale, rows_at
 
 NAMES = study_names()
@@ -105,6 +105,36 @@ def test_only_keeps_a_part(tmp_path):
     for wrong in ("split=nowhere", "colour=red", "pls"):
         with pytest.raises(CelmError, match="--only"):
             study_cells(study, Scale.paper, tmp_path, wrong)
+
+
+def test_parts_that_are_run_one_after_another_come_to_one_table(tmp_path):
+    def run(only):
+        arguments = ["study", "iid", "--scale=smoke", f"--out={tmp_path}", "--workers=1", f"--only={only}"]
+        assert CliRunner().invoke(app, arguments).exit_code == 0
+        return json.loads((tmp_path / "table.json").read_text())["cells"]
+
+    first = run("dataset=fashion_mnist method=fedavg")
+    assert [(cell["row"], cell["column"]) for cell in first] == [("fashion_mnist iid", "fedavg")]
+    second = run("dataset=fashion_mnist method=celm")
+    assert [cell["column"] for cell in second] == ["fedavg", "celm"]
+    assert second[0] == first[0]
+    # What is there but of other settings is not this study's.
+    place = tmp_path / "cells" / "fashion_mnist_iid-fedavg-seed42" / "settings.toml"
+    place.write_text(place.read_text().replace("rounds = 3", "rounds = 4"))
+    assert [cell["column"] for cell in run("dataset=fashion_mnist method=celm")] == ["celm"]
+
+
+def test_a_game_of_which_coalitions_are_missing_is_left_out(tmp_path):
+    study = load_study("estimators")
+    cells = study_cells(study, Scale.smoke, tmp_path)
+    whole, part = ("digits pls", "digits sls")
+    for key, cell in cells.items():
+        if key[0] == whole or (key[0] == part and key[1] != "celm"):
+            cell.place.mkdir(parents=True)
+            (cell.place / "settings.toml").write_text(cell.experiment.to_toml())
+            (cell.place / "result.json").write_text("{}")
+    found = with_earlier(study, Scale.smoke, tmp_path, {})
+    assert {row for row, _, _ in found} == {whole}
 
 
 def test_unknown_study_and_scale_are_refused(tmp_path):

@@ -51,6 +51,7 @@ def command(
     """Fill a table of the paper: ours, the paper's and the difference.
 
     Killed or stopped, the same command goes on with what is missing; a run in the middle goes on from its last round.
+    With --only, the table shows this part and what the folder holds already.
     Started several times at once, on one machine or on a file system that many share, the processes share the work.
 
     With --pool ray the runs go to a Ray cluster, whose nodes need celm and the datasets but no common file system:
@@ -70,7 +71,7 @@ def command(
     from celm.study.declaration import load_study
     from celm.study.grid import run_grid
     from celm.study.ground_truth import save_truth
-    from celm.study.running import study_cells, study_table
+    from celm.study.running import study_cells, study_table, with_earlier
     from celm.study.scales import Scale
     from celm.study.table import save_table
 
@@ -94,7 +95,7 @@ def command(
         results = run_grid(
             list(cells.values()), lambda: make_pool(pool, workers, address), with_logs(watch, targets)
         )
-    outcomes = dict(zip(cells, results, strict=True))
+    outcomes = with_earlier(study, size, place, dict(zip(cells, results, strict=True)))
     table = study_table(study, outcomes, size)
     save_table(table, place)
     times = study_table(study, outcomes, size, wall_clock=True)

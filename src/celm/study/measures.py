@@ -58,6 +58,7 @@ MEASURES: dict[str, Measure] = {
     "jsd_uniform": lambda run: getattr(uniform(run), "jensen_shannon", None),
     "emd_uniform": lambda run: getattr(uniform(run), "emd", None),
     "hellinger_uniform": lambda run: getattr(uniform(run), "hellinger", None),
+    "probed_rounds": lambda run: float(sum(record["evidence"] is not None for record in run.rounds)),
     "upload_megabytes": footprint("upload"),
     "download_megabytes": footprint("download"),
     "probe_megabytes": footprint("probe_memory"),
@@ -68,7 +69,7 @@ PERCENT = {"accuracy", "balanced_accuracy", "rare_class_accuracy"}
 """Shown times 100; the rest as they are, with three digits."""
 COSTS = {"upload_megabytes", "download_megabytes", "probe_megabytes", "server_seconds"}
 """A round's, of all clients together; see `celm.study.footprint`."""
-LOW_IS_GOOD = {"fpr", "jsd", "emd", "hellinger", *COSTS}
+LOW_IS_GOOD = {"fpr", "jsd", "emd", "hellinger", "probed_rounds", *COSTS}
 WALL_CLOCK = {"server_seconds"}
 """Never twice the same, so in a table apart from those that repeat byte for byte."""
 

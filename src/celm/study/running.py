@@ -15,7 +15,7 @@ from celm.federation.presets import with_preset
 from celm.federation.run import Run
 from celm.study.compare import parse_method
 from celm.study.declaration import Row, Study
-from celm.study.grid import Cell, Key, Outcome
+from celm.study.grid import Cell, Key, Outcome, check_place, settled
 from celm.study.ground_truth import truth_table
 from celm.study.measures import LOW_IS_GOOD, PERCENT, WALL_CLOCK, measured
 from celm.study.paper import tables as paper_tables
@@ -38,6 +38,34 @@ def study_cells(study: Study, scale: Scale, out: Path, only: str = "") -> dict[K
     if not cells:
         raise CelmError(f"--only: '{only}' leaves nothing of study '{study.name}'")
     return cells
+
+
+def with_earlier(
+    study: Study, scale: Scale, out: Path, outcomes: Mapping[Key, Outcome]
+) -> dict[Key, Outcome]:
+    """Also what the folder holds of other parts of the study, in the order of the declaration.
+
+    Where every coalition is trained, of those rows and seeds that are done: with some missing nothing is known.
+    """
+    cells, known = study_cells(study, scale, out), dict(outcomes)
+    for key, cell in cells.items():
+        if key not in known and holds(cell) and (outcome := settled(cell)):
+            known[key] = outcome
+    missing = {(row, seed) for row, method, seed in cells if (row, method, seed) not in known}
+    return {
+        key: known[key]
+        for key in cells
+        if key in outcomes or (key in known and not (study.ground_truth and key[::2] in missing))
+    }
+
+
+def holds(cell: Cell) -> bool:
+    """Whether the cell's folder, if there is one, is of this experiment."""
+    try:
+        check_place(cell)
+    except CelmError:
+        return False
+    return True
 
 
 def experiment_of(study: Study, row: Row, method: str, seed: int, scale: Scale) -> Experiment:
