@@ -4,8 +4,8 @@ Protocol, fixed before the first measurement:
 
 - FashionMNIST, MLP, 5 clients, 30 rounds, warm-up of 5 rounds for CELM; splits pls (the attacker is client-0, which
   holds 2 of 10 classes) and maverick (the attacker is client-1, an ordinary client; the Maverick is client-0); seeds
-  42, 43, 44. All else is the default, cgsv as plain weights (`aggregation_only`), cffl as in the paper's comparison
-  (`sharpen = "share"`).
+  44, 45, 46 (42 and 43 were used to choose constants). All else is the default, cgsv as plain weights
+  (`aggregation_only`), cffl as in the paper's comparison (`sharpen = "share"`).
 - ATTACKS below, one attacker at a time, in all rounds or, where said, only in the first 5, while CELM probes: who
   scales its upload for ever scales what comes back to it in the global model again and again, and ruins that model.
   `idle_after_warmup` is honest for the same 5 rounds.
@@ -39,7 +39,7 @@ from celm.federation.experiment import assign
 
 HERE = Path(__file__).parent
 RUNS = Path("runs") / "attacks"
-SEEDS = (42, 43, 44)
+SEEDS = (44, 45, 46)
 SPLITS = {"pls": "client-0", "maverick": "client-1"}
 """Split to attacker."""
 
@@ -78,6 +78,7 @@ ATTACKS: dict[str, list[str]] = {
     "copy_global": ["attack.name=copy_global"],
     "copy_global, noise": ["attack.name=copy_global", "attack.strength=1.0"],
     "copy_global, noise x3, head x10": ["attack.name=copy_global", "attack.strength=3.0", "attack.head=10.0"],
+    "copy_global, all x1.3": ["attack.name=copy_global", "attack.scale=1.3"],
     "replay_delta": ["attack.name=replay_delta"],
     "replay_delta x3": ["attack.name=replay_delta", "attack.strength=3.0"],
     "idle_after_warmup": ["attack.name=idle_after_warmup", "attack.honest=5"],

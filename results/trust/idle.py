@@ -3,7 +3,7 @@
     CELM_DATA=... python results/trust/idle.py [--workers 2] [--out results/trust/idle.json]
 
 Protocol, fixed before the first run. FashionMNIST, 5 clients, 30 rounds, warm-up of 5, calibrated evidence; seeds 44
-to 53, none of which the threshold (0.25 of the median, `celm.method.movement`) was chosen on.
+to 53, none of which the threshold (0.22 of the median, `celm.method.movement`) was chosen on.
 
 found     client-0 on PLS, honest in the warm-up, then idle in each of the ways of IDLE, each with `every:10` and with
           `on-drift`. Reported: the number of rounds after the freeze until client-0 is first named idle (target: at
@@ -37,6 +37,7 @@ IDLE: dict[str, dict[str, Any]] = {
     "plain": {"name": "copy_global"},
     "noise": {"name": "copy_global", "strength": 1.0},
     "noise x3, head x10": {"name": "copy_global", "strength": 3.0, "head": 10.0},
+    "all x1.3": {"name": "copy_global", "scale": 1.3},
     "replay": {"name": "replay_delta"},
 }
 """What client-0 sends once it is not judged any more."""

@@ -141,6 +141,13 @@ def test_attacks_are_built_by_name(name: str) -> None:
     assert attacks.build(name, {}).client == "client-0"
 
 
+def test_a_copy_may_be_larger_as_a_whole() -> None:
+    sent = CopyGlobal(scale=1.5, head=2.0).upload(upload({**state(1, 4), "body": torch.ones(3)}, None))
+    torch.testing.assert_close(sent["weight"], 3 * state(1, 4)["weight"])
+    torch.testing.assert_close(sent["body"], torch.full((3,), 1.5))
+    assert sent["steps"].item() == 4
+
+
 def test_a_copy_may_have_a_larger_head_and_nothing_else_changes() -> None:
     body = torch.ones(3)
     sent = CopyGlobal(head=10.0).upload(upload({**state(1, 4), "body": body}, None))

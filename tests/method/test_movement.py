@@ -1,142 +1,268 @@
-"""Movement of a model, against a plain computation, and what does not count as movement."""
+"""Movement of a model, against a plain computation, and what does not count as work."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from celm.method.calibration import common_noise
-from celm.method.movement import IDLE, idle, length, movement
+from celm.method.movement import IDLE, idle, median, movement, own_step, relative
 from celm.method.stacking import Stack
 
-SHAPE, CLASSES = (6,), 4
-INPUTS = torch.randn(CLASSES, *SHAPE, generator=torch.Generator().manual_seed(5))
+FEATURES, CLASSES = 20, 4
+INPUTS = torch.randn(CLASSES, FEATURES, generator=torch.Generator().manual_seed(5))
 State = dict[str, Tensor]
 
 
 def network() -> nn.Sequential:
-    return nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Dropout(0.5), nn.Linear(8, CLASSES))
+    return nn.Sequential(nn.Linear(FEATURES, 16), nn.ReLU(), nn.Dropout(0.5), nn.Linear(16, CLASSES))
 
 
-def state(seed: int) -> State:
-    torch.manual_seed(seed)
-    return {name: tensor.clone() for name, tensor in network().state_dict().items()}
+def trained(start: State, seed: int, steps: int = 20) -> State:
+    """Honest work on data of one's own, of which some classes are more frequent."""
+    module = network().eval()
+    module.load_state_dict(start)
+    draw = torch.Generator().manual_seed(seed)
+    y = torch.randint(0, 2, (128,), generator=draw) + seed % 3
+    x = torch.randn(128, FEATURES, generator=draw) + 2 * F.one_hot(y, FEATURES)
+    optimiser = torch.optim.SGD(module.parameters(), lr=0.1)
+    for _ in range(steps):
+        optimiser.zero_grad()
+        F.cross_entropy(module(x), y).backward()
+        optimiser.step()
+    return {name: tensor.detach().clone() for name, tensor in module.state_dict().items()}
 
 
-def by_hand(delivered: State, trained: State, seed: int) -> float:
-    """Of models that are no further away than others."""
+def average(models: Sequence[State]) -> State:
+    return {name: torch.stack([model[name] for model in models]).mean(0) for name in models[0]}
+
+
+def global_models() -> list[State]:
+    """What four rounds of federated averaging come to, the initial model first."""
+    torch.manual_seed(0)
+    found = [{name: tensor.clone() for name, tensor in network().state_dict().items()}]
+    for number in range(4):
+        found.append(average([trained(found[-1], 10 * number + client) for client in range(4)]))
+    return found
+
+
+PAST = global_models()
+NOW = PAST[-1]
+HONEST = [trained(NOW, 100 + client) for client in range(4)]
+
+
+def moved(
+    *sent: State, past: Sequence[State] = PAST, start: State = NOW, at_once: int | None = None
+) -> list[float]:
+    module = network().train()
+    stacks = Stack(module, [start] * len(sent)), Stack(module, sent)
+    found = movement(*stacks, INPUTS, 7, past, at_once)
+    assert module.training
+    return found.tolist()
+
+
+def scaled(state: State, by: float, prefix: str = "") -> State:
+    return {name: by * tensor if name.startswith(prefix) else tensor for name, tensor in state.items()}
+
+
+def replayed(by: float, since: int, until: int = -1) -> State:
+    return {name: tensor + by * (PAST[until][name] - PAST[since][name]) for name, tensor in NOW.items()}
+
+
+def noisy(by: float) -> State:
+    """Noise in units of an honest client's work, tensor by tensor."""
+    draw = torch.Generator().manual_seed(3)
+    return {
+        name: tensor
+        + by * (HONEST[0][name] - tensor).square().mean().sqrt() * torch.randn(tensor.shape, generator=draw)
+        for name, tensor in NOW.items()
+    }
+
+
+def rows_scaled(state: State) -> State:
+    by = torch.tensor([1.5, 0.5]).repeat(8)[:, None]
+    return {**state, "0.weight": by * state["0.weight"]}
+
+
+def rewritten(state: State) -> State:
+    """The same function in other weights."""
+    by = torch.tensor([2.0, 0.5]).repeat(8)
+    return {
+        **state,
+        "0.weight": by[:, None] * state["0.weight"],
+        "0.bias": by * state["0.bias"],
+        "3.weight": state["3.weight"] / by,
+    }
+
+
+IDLERS = {
+    "plain": NOW,
+    "a larger head": scaled(NOW, 10, "3."),
+    "all larger": scaled(NOW, 1.3),
+    "all smaller": scaled(NOW, 0.8),
+    "rows": rows_scaled(NOW),
+    "rows and a larger head": scaled(rows_scaled(NOW), 10, "3."),
+    "the same function": rewritten(NOW),
+    "the last change": replayed(1, -2),
+    "the last change, strong": replayed(5, -2),
+    "the change before": replayed(3, -3, -2),
+    "all changes": replayed(1, 0),
+    "all changes, all larger": scaled(replayed(1, 0), 1.3),
+}
+
+
+@pytest.mark.parametrize("name", IDLERS)
+def test_what_a_client_has_in_hand_without_training_is_no_work(name: str) -> None:
+    found = moved(*HONEST, IDLERS[name])
+    assert found[-1] < 0.05
+    assert min(found[:-1]) > 2 * IDLE
+
+
+@pytest.mark.parametrize("by", [0.1, 1.0, 3.0, 100.0])
+def test_noise_of_any_size_is_less_than_work(by: float) -> None:
+    """In so small a network noise moves more than in a real one; but no more if there is more of it."""
+    found = moved(*HONEST, noisy(by))
+    assert found[-1] < 0.75 * min(found[:-1])
+    assert found[-1] <= moved(*HONEST, noisy(1.0))[-1] * 1.05
+
+
+def test_little_work_is_work() -> None:
+    assert min(moved(*HONEST, trained(NOW, 200, steps=2))) > 2 * IDLE
+
+
+def by_hand(start: State, sent: State) -> float:
+    """m of one client."""
     found = []
-    for one in (delivered, trained):
+    for one in (start, sent):
         module = network().eval()
         module.load_state_dict(one)
-        noise = module(common_noise(seed, 1, SHAPE)[0]).detach().double()
+        noise = module(common_noise(7, 1, (FEATURES,))[0]).detach().double()
         spread = math.sqrt(float((noise.std(0) ** 2).mean()))
         logits = (module(INPUTS).detach().double() - noise.mean(0)) / spread
         found.append(logits - logits.mean(1, keepdim=True))
     return math.sqrt(float(((found[1] - found[0]) ** 2).mean()))
 
 
-def moved(delivered: State, *trained: State, change: State | None = None) -> list[float]:
-    module = network().train()
-    found = movement(Stack(module, [delivered] * len(trained)), Stack(module, trained), INPUTS, 7, change)
-    assert module.training
-    return found.tolist()
+def own_by_hand(start: State, sent: State, past: Sequence[State], usual: dict[str, float]) -> State:
+    """v + ρ δ, by least squares with the rows of v and the changes as columns, all at once."""
+    own = dict(start)
+    for name, most in usual.items():
+        v, step = start[name].double(), (sent[name].double() - start[name].double())
+        along_rows = [torch.zeros_like(v) for _ in v]
+        for column, row in zip(along_rows, range(len(v)), strict=True):
+            column[row] = v[row]
+        changes = [past[-1][name].double() - model[name].double() for model in past[:-1]]
+        columns = torch.stack([each.flatten() for each in (*along_rows, *changes)], dim=1)
+        fit = torch.linalg.lstsq(columns, step.flatten()[:, None], driver="gelsd").solution
+        left = (step.flatten() - (columns @ fit).flatten()).view_as(v)
+        own[name] = (v + min(10, most / left.norm().item()) * left).float()
+    return own
 
 
-def along(start: State, *steps: tuple[float, State]) -> State:
-    return {
-        name: tensor + sum((by * step[name] for by, step in steps), torch.zeros(()))
-        for name, tensor in start.items()
+def test_equals_a_computation_by_least_squares() -> None:
+    names = ("0.weight", "3.weight")
+    steps = {
+        name: [
+            own_step(NOW[name], model[name], [NOW[name].double() - each[name].double() for each in PAST[:-1]])
+            for model in HONEST
+        ]
+        for name in names
     }
+    usual = {name: median(torch.stack([step.norm() for step in steps[name]])) for name in names}
+    own = [by_hand(NOW, own_by_hand(NOW, model, PAST, usual)) for model in HONEST]
+    whole = [by_hand(NOW, model) for model in HONEST]
+    middle = [sum(sorted(values)[1:3]) / 2 for values in (own, whole)]
+    expected = [min(n / middle[0], 10 * m / middle[1]) for n, m in zip(own, whole, strict=True)]
+    assert moved(*HONEST) == pytest.approx(expected, rel=1e-3)
 
 
-def unit(seed: int) -> State:
-    """Every tensor of length 1."""
-    return {name: tensor / tensor.norm() for name, tensor in state(seed).items()}
+def test_more_clients_than_fit_at_once_give_the_same() -> None:
+    assert moved(*HONEST, NOW, at_once=2) == pytest.approx(moved(*HONEST, NOW), abs=1e-5)
 
 
-def test_equals_a_computation_model_by_model() -> None:
-    start = state(0)
-    models = [along(start, (0.3, unit(1))), along(start, (0.3, unit(2)))]
-    expected = [by_hand(start, model, 7) for model in models]
-    assert moved(start, *models) == pytest.approx(expected, rel=1e-4)
+def test_in_the_first_round_there_is_nothing_to_repeat() -> None:
+    sent = [trained(PAST[0], seed) for seed in range(3)]
+    found = moved(*sent, PAST[0], past=PAST[:1], start=PAST[0])
+    assert found == pytest.approx(moved(*sent, PAST[0], past=[], start=PAST[0]))
+    assert found[-1] == 0
+    assert min(found[:-1]) > 2 * IDLE
 
 
-def test_nobody_is_further_away_than_the_one_in_the_middle() -> None:
-    start, near, middle, far = state(0), *(along(state(0), (by, unit(2))) for by in (0.1, 0.3, 40.0))
-    expected = [by_hand(start, model, 7) for model in (near, middle, middle)]
-    assert moved(start, near, middle, far) == pytest.approx(expected, rel=1e-3)
+def test_statistics_and_flags_of_a_model_have_no_part_in_it() -> None:
+    class Flagged(nn.Sequential):
+        def __init__(self) -> None:
+            super().__init__(nn.Linear(FEATURES, CLASSES), nn.BatchNorm1d(CLASSES))
+            self.register_buffer("mask", torch.tensor([True, False]))
 
-
-@pytest.mark.parametrize("by", [-2.0, 0.5, 1.0, 30.0])
-def test_to_repeat_the_last_change_is_to_stand_still(by: float) -> None:
-    start, change = state(0), unit(5)
-    work = {name: tensor - (tensor * change[name]).sum() * change[name] for name, tensor in unit(1).items()}
-    repeats, works, does_both = (
-        along(start, *steps) for steps in ([(by, change)], [(1.0, work)], [(by, change), (1.0, work)])
-    )
-    found = moved(start, repeats, works, does_both, change=change)
-    assert found[0] == pytest.approx(0, abs=1e-4)
-    assert found[1] == pytest.approx(found[2], rel=1e-3)
-    assert found[1] == pytest.approx(by_hand(start, works, 7), rel=1e-3)
-
-
-def test_a_global_model_that_did_not_change_takes_nothing_away() -> None:
-    start, model = state(0), along(state(0), (1.0, unit(1)))
-    still = {name: torch.zeros_like(tensor) for name, tensor in start.items()}
-    assert moved(start, model, change=still) == moved(start, model)
-
-
-def test_statistics_of_a_model_have_no_part_in_it() -> None:
-    module = nn.Sequential(nn.Linear(6, CLASSES), nn.BatchNorm1d(CLASSES))
+    module = Flagged()
     one = {name: tensor.clone() for name, tensor in module.state_dict().items()}
     counted = {**one, "1.num_batches_tracked": torch.tensor(7), "1.running_var": 5 * one["1.running_var"]}
-    works = {**counted, "0.weight": one["0.weight"] + torch.eye(CLASSES, 6)}
-    # A step against this would make a variance negative.
-    change = {name: 9 * torch.ones_like(tensor) for name, tensor in one.items()}
-    found = movement(Stack(module, [one] * 3), Stack(module, [works, works, counted]), INPUTS, 7, change)
-    assert found[0] > 0.1
+    works = {**counted, "0.weight": one["0.weight"] + torch.eye(CLASSES, FEATURES)}
+    past = [{**one, "0.weight": one["0.weight"] - 1, "1.running_var": 9 * one["1.running_var"]}, one]
+    found = movement(Stack(module, [one] * 3), Stack(module, [works, works, counted]), INPUTS, 7, past)
+    assert found[0] > 0.5
     assert found[2] == 0
 
 
-def test_more_clients_than_fit_the_cache_give_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    models = [along(state(0), (0.1 * seed, unit(seed))) for seed in range(1, 6)]
-    at_once = moved(state(0), *models)
-    monkeypatch.setattr("celm.method.movement.within_cache", lambda stack: 2)
-    assert moved(state(0), *models) == pytest.approx(at_once, rel=1e-5)
+def test_tied_weights_move_together() -> None:
+    class Tied(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.one = nn.Linear(FEATURES, FEATURES, bias=False)
+            self.other = nn.Linear(FEATURES, FEATURES, bias=False)
+            self.other.weight = self.one.weight
+
+        def forward(self, x: Tensor) -> Tensor:
+            out: Tensor = self.other(torch.relu(self.one(x)))
+            return out
+
+    class Apart(Tied):
+        def __init__(self) -> None:
+            super().__init__()
+            self.other = nn.Linear(FEATURES, FEATURES, bias=False)
+
+    torch.manual_seed(1)
+    inputs = torch.randn(FEATURES, FEATURES)
+    models = [torch.randn(FEATURES, FEATURES) for _ in range(4)]
+    states = [{"one.weight": weight, "other.weight": weight} for weight in models]
+    found = [
+        movement(Stack(module, states[:1] * 3), Stack(module, states[1:]), inputs, 7)
+        for module in (Tied(), Apart())
+    ]
+    torch.testing.assert_close(*found, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("scale", [0.1, 2.0, 100.0])
-def test_to_return_the_model_with_a_scaled_head_is_to_stand_still(scale: float) -> None:
-    start = state(0)
-    scaled = {name: scale * tensor if name.startswith("3.") else tensor for name, tensor in start.items()}
-    shifted = {name: tensor + 9 if name == "3.bias" else tensor for name, tensor in start.items()}
-    assert moved(start, start, scaled, shifted) == pytest.approx([0, 0, 0], abs=1e-4)
+def test_one_absurd_upload_does_not_hide_an_idle_client() -> None:
+    absurd = {name: torch.full_like(tensor, 3e38) for name, tensor in NOW.items()}
+    found = moved(*HONEST, NOW, absurd)
+    assert idle(torch.tensor(found)).tolist()[:5] == [False] * 4 + [True]
 
 
-@given(st.lists(st.floats(0, 1e6), min_size=1, max_size=9), st.floats(0.01, 100))
-def test_who_is_idle_does_not_depend_on_the_unit(lengths: list[float], unit: float) -> None:
-    found = idle(torch.tensor(lengths, dtype=torch.float64))
-    assert found.tolist() == idle(unit * torch.tensor(lengths, dtype=torch.float64)).tolist()
-    # At least the upper half works, and one of two may be idle.
+@given(st.lists(st.floats(0, 1e6), min_size=1, max_size=9))
+def test_at_least_the_upper_half_works(lengths: list[float]) -> None:
+    found = idle(relative(torch.tensor(lengths, dtype=torch.float64)))
     assert int(found.sum()) <= len(lengths) // 2
 
 
+@given(st.lists(st.floats(1e-3, 1e3), min_size=1, max_size=9), st.floats(0.01, 100))
+def test_movement_has_no_unit(lengths: list[float], unit: float) -> None:
+    one = torch.tensor(lengths, dtype=torch.float64)
+    torch.testing.assert_close(relative(one), relative(unit * one))
+
+
 def test_of_two_clients_one_may_be_idle() -> None:
-    assert idle(torch.tensor([0.0, 1.0])).tolist() == [True, False]
-    assert idle(torch.tensor([IDLE, 1.0])).tolist() == [False, False]
-
-
-def test_the_length_of_half_precision_tensors_does_not_overflow() -> None:
-    assert float(length(torch.full((100,), 6e4, dtype=torch.float16))) == pytest.approx(6e5, rel=1e-3)
+    assert idle(relative(torch.tensor([0.0, 1.0]))).tolist() == [True, False]
+    assert idle(relative(torch.tensor([0.3, 1.0]))).tolist() == [False, False]
 
 
 def test_nobody_is_idle_where_all_stand_still_and_the_unreadable_are() -> None:
-    assert idle(torch.zeros(3)).tolist() == [False] * 3
-    assert idle(torch.tensor([1.0, math.nan, 2.0])).tolist() == [False, True, False]
-    assert idle(torch.tensor([math.nan, math.inf])).tolist() == [False, False]
+    assert idle(relative(torch.zeros(3))).tolist() == [False] * 3
+    assert idle(relative(torch.tensor([1.0, math.nan, 2.0]))).tolist() == [False, True, False]
+    assert idle(relative(torch.tensor([math.nan, math.inf]))).tolist() == [False, False]

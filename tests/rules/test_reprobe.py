@@ -109,11 +109,11 @@ PAST = {name: tensor - 0.1 * torch.sign(tensor) for name, tensor in start().item
 @pytest.mark.parametrize("keep", [True, False])
 def test_in_a_calibrated_warm_up_who_does_not_work_is_as_good_as_absent(idler: State, keep: bool) -> None:
     facts = replace(FACTS, probe=ProbeSettings(steps=20, keep=keep))
-    rule, before = Celm(evidence="calibrated", beta=0), Evidence(Weights(FROZEN), last=PAST)
+    rule, before = Celm(evidence="calibrated"), Evidence(Weights(FROZEN), past=(PAST,))
     found = rule.weigh(before, facts, rounds.a_round(start(), {**HONEST, "client-1": idler}, 2))
     assert found.diagnostics["idle"] == ["client-1"]
     assert found.evidence["client-1"] == [0.0] * CLASSES
-    assert found.weights["client-1"] == 0
+    assert found.weights["client-1"] == pytest.approx(0.5 * FROZEN["client-1"])
     others = {name: model for name, model in HONEST.items() if name != "client-1"}
     without = rule.weigh(before, facts, rounds.a_round(start(), others, 2))
     assert without.diagnostics["idle"] == []
@@ -121,16 +121,33 @@ def test_in_a_calibrated_warm_up_who_does_not_work_is_as_good_as_absent(idler: S
         assert found.evidence[name] == pytest.approx(row, abs=1e-4)
 
 
-def test_the_global_model_of_the_round_before_is_kept_as_long_as_it_is_needed() -> None:
+def test_who_never_works_has_no_weight_from_the_first_round_on() -> None:
+    rule, state = Celm(evidence="calibrated", warmup=1), Celm(evidence="calibrated").init(FACTS)
+    for number in (1, 2):
+        found = weigh(rule, number, {**HONEST, "client-1": start()}, state)
+        assert found.weights["client-1"] == 0
+        state = found.state
+
+
+def test_global_models_are_kept_as_long_as_they_are_needed() -> None:
     calibrated, again = Celm(evidence="calibrated"), Celm(reprobe="on-drift")
-    assert weigh(calibrated, 2, HONEST).state.last is not None
-    assert weigh(calibrated, 6, HONEST).state.last is None
-    assert weigh(again, 6, HONEST).state.last is not None
-    assert weigh(Celm(), 2, HONEST).state.last is None
+    assert len(weigh(calibrated, 2, HONEST).state.past) == 1
+    assert len(weigh(again, 6, HONEST).state.past) == 1
+    assert weigh(calibrated, 6, HONEST).state.past == ()
+    assert weigh(Celm(), 2, HONEST).state.past == ()
+
+
+def test_of_the_global_models_the_first_and_the_last_are_kept() -> None:
+    rule, state = Celm(reprobe="every:10", remember=3), Evidence(Weights(FROZEN))
+    for number in range(6, 12):
+        here = {name: tensor + number for name, tensor in start().items()}
+        state = rule.weigh(state, FACTS, rounds.a_round(here, HONEST, number)).state
+    bias = start()["2.bias"]
+    assert [round((model["2.bias"] - bias).mean().item()) for model in state.past] == [6, 10, 11]
 
 
 def test_a_replay_after_the_freeze_is_no_work() -> None:
-    state = Evidence(Weights(FROZEN), last=PAST)
+    state = Evidence(Weights(FROZEN), past=(PAST,))
     found = weigh(Celm(reprobe="every:10"), 15, {**HONEST, "client-1": replayed(1)}, state)
     assert found.diagnostics["idle"] == ["client-1"]
 

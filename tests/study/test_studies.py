@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 
 from celm.base.errors import CelmError
 from celm.cli.app import app
+from celm.cli.study import save_errors
 from celm.study.declaration import load_study, study_names
 from celm.study.running import paper_cell, study_cells, with_earlier
 from celm.study.scales import Scale, rows_at
@@ -122,6 +123,16 @@ def test_parts_that_are_run_one_after_another_come_to_one_table(tmp_path):
     place = tmp_path / "cells" / "fashion_mnist_iid-fedavg-seed42" / "settings.toml"
     place.write_text(place.read_text().replace("rounds = 3", "rounds = 4"))
     assert [cell["column"] for cell in run("dataset=fashion_mnist method=celm")] == ["celm"]
+
+
+def test_errors_of_earlier_parts_stay_until_their_runs_are_done(tmp_path):
+    path = tmp_path / "errors.json"
+    save_errors(path, {"a": "out of memory", "b": "no data"}, {"a", "b", "c"})
+    save_errors(path, {"d": "no space"}, {"b", "d"})
+    assert json.loads(path.read_text()) == {"a": "out of memory", "d": "no space"}
+    path.write_text("damaged")
+    save_errors(path, {}, set())
+    assert json.loads(path.read_text()) == {}
 
 
 def test_a_game_of_which_coalitions_are_missing_is_left_out(tmp_path):

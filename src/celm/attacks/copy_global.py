@@ -1,10 +1,10 @@
 """A free-rider that does not train and returns what it was sent, plain or disguised by noise.
 
     w_i = w_delivered + strength * mean|w_delivered - w_before| * N(0, 1)
-    (W, b)_head of w_i -> head * (W, b)_head
+    w_i -> scale * w_i,  and its head once more  -> head * (W, b)_head
 
 Strength 0 is the plain free-rider. The noise is as large as the last change of the model, so that the answer looks
-like work; in its first round the client has seen no change and adds none. A larger head makes a model that learned
+like work; in its first round the client has seen no change and adds none. Larger weights make a model that learned
 nothing look sure of itself.
 
 Reference: Fraboni, Vidal, Lorenzi, Free-rider Attacks on Model Aggregation in Federated Learning, AISTATS 2021.
@@ -27,6 +27,8 @@ class CopyGlobal(Attack):
 
     strength: float = 0.0
     """Noise, in units of the last mean absolute change of the model; 0 is plain."""
+    scale: float = 1.0
+    """What all weights are multiplied by."""
     head: float = 1.0
     """What the head is multiplied by, on top."""
 
@@ -34,7 +36,9 @@ class CopyGlobal(Attack):
         return False
 
     def upload(self, upload: Upload) -> StateDict:
-        return scaled(self.disguised(upload), upload.federation.head, self.head)
+        sent = self.disguised(upload)
+        moving = [name for name, tensor in sent.items() if tensor.is_floating_point()]
+        return scaled(scaled(sent, moving, self.scale), upload.federation.head, self.head)
 
     def disguised(self, upload: Upload) -> StateDict:
         before = upload.before

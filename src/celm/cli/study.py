@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Collection, Mapping
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -101,8 +103,10 @@ def command(
     times = study_table(study, outcomes, size, wall_clock=True)
     if times.rows:
         save_table(times, place, "times")
-    errors = {"-".join(map(str, key)): outcome.error for key, outcome in outcomes.items() if outcome.error}
-    write_text(place / "errors.json", dump_json(errors, indent=2) + "\n")
+    told = {key: "-".join(map(str, key)) for key in outcomes}
+    errors = {told[key]: outcome.error for key, outcome in outcomes.items() if outcome.error}
+    save_errors(place / "errors.json", errors, set(told.values()))
+    failed = {told[key]: errors[told[key]] for key in cells if told[key] in errors}
     if study.ground_truth:
         save_truth(study, outcomes, place)
     if format is Format.json:
@@ -123,9 +127,19 @@ def command(
         if study.about:
             console().print(study.about, style="dim")
         console().print(f"folder: {escape(str(place))}", soft_wrap=True)
-    if errors:
-        first = next(iter(errors.items()))
-        raise CelmError(f"{len(errors)} of {len(outcomes)} runs failed, the first {first[0]}: {first[1]}")
+    if failed:
+        first = next(iter(failed.items()))
+        raise CelmError(f"{len(failed)} of {len(cells)} runs failed, the first {first[0]}: {first[1]}")
+
+
+def save_errors(path: Path, errors: Mapping[str, str], known: Collection[str]) -> None:
+    """Beside those of earlier commands whose runs are not done yet."""
+    try:
+        before = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        before = {}
+    earlier = {name: text for name, text in before.items() if name not in known} if before else {}
+    write_text(path, dump_json({**earlier, **errors}, indent=2) + "\n")
 
 
 def make_pool(kind: Pool, size: int | None, address: str | None) -> Processes | RayPool:

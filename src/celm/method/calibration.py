@@ -77,9 +77,11 @@ def calibrate(forward: Forward, noise: Tensor) -> Calibration:
     return Calibration(logits.mean(dim=1), spread, spread.square().mean(dim=1).sqrt())
 
 
-def common_noise(seed: int, models: int, shape: tuple[int, ...]) -> Tensor:
+def common_noise(
+    seed: int, models: int, shape: tuple[int, ...], device: torch.device | None = None
+) -> Tensor:
     """The same standard normal inputs for each of `models` models, `[M, n, *shape]`, in memory once."""
-    drawn = torch.randn(SAMPLES, *shape, generator=generator(seed, "calibration"))
+    drawn = torch.randn(SAMPLES, *shape, generator=generator(seed, "calibration")).to(device)
     return drawn.expand(models, *drawn.shape)
 
 

@@ -125,7 +125,7 @@ def probe(
                 if precision is not torch.float32:
                     forward = Rounded(forward.logits, forward_of(part.to(precision), shape), precision)
                 if calibrated:
-                    calibrations.append(calibrate(forward, common_noise(seed, len(part), shape).to(device)))
+                    calibrations.append(calibrate(forward, common_noise(seed, len(part), shape, device)))
                     forward = calibrations[-1].applied(forward)
                 for left in range(0, len(targets), at_once):
                     columns = slice(left, left + at_once)

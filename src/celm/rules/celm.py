@@ -47,8 +47,8 @@ class Evidence:
     global_inputs: Tensor | None = None
     idle: tuple[str, ...] = ()
     """Who had stopped working when last looked at."""
-    last: StateDict | None = None
-    """The global model of the round before, where clients are asked whether they work."""
+    past: tuple[StateDict, ...] = ()
+    """The first global model and the last ones, where clients are asked whether they work."""
     ended: int | None = None
     """The round in which the weights had settled, before the warm-up was over."""
     evidence: Mapping[str, Tensor] = field(default_factory=dict)
@@ -77,6 +77,9 @@ class Celm(Rule[Evidence]):
     """Shares of each class, averaged, or one share of all evidence."""
     evidence: Literal["paper", "calibrated"] = "paper"
     """The paper's, or one that scaling a model cannot raise (celm.method.calibration), where `debias` has no part."""
+    remember: Annotated[int, Field(ge=2)] = 5
+    """How many global models are kept, the first and the last ones, with calibrated evidence or `reprobe`: to move as
+    they did is no work."""
     warm_start: bool = True
     """Whether a probe begins where the last one of the same model ended, or from noise again."""
 
@@ -108,7 +111,10 @@ class Celm(Rule[Evidence]):
         over = state.ended or round.number > self.local_heads(federation.rounds)
         found = (self.after_warmup if over else self.warming_up)(state, federation, round)
         looks = self.reprobe != "never" or (self.evidence == "calibrated" and not over)
-        return replace(found, state=replace(found.state, last=round.start if looks else None))
+        past = (*found.state.past, round.start) if looks else ()
+        if len(past) > self.remember:
+            past = (past[0], *past[2:])
+        return replace(found, state=replace(found.state, past=past))
 
     def warming_up(self, state: Evidence, federation: Facts, round: Round) -> Weighing[Evidence]:
         names = in_order(round.clients)
@@ -119,12 +125,14 @@ class Celm(Rule[Evidence]):
             inputs = found.inputs[0] if federation.probe.keep else self.fresh(state, federation, round)
             moved = moves(state, federation, round, inputs)
             still = idle(moved)
-            seen = {"idle": named(names, still), "movement": told(names, moved)}
+            seen = {"idle": named(names, still), "movement": dict(zip(names, moved.tolist(), strict=True))}
         Q = self.evidence_of(found, still)
         score = dict(zip(names, self.scores_of(Q).tolist(), strict=True))
         level = bias(found.logits[0])
         lost = unreadable(found.logits[1:])
-        weights = state.weights.smoothed(score, self.beta)
+        # Equal weights to begin with are the paper's; who never worked would keep a part of them.
+        begins = self.evidence == "calibrated" and not state.past
+        weights = state.weights.smoothed(score, 0.0 if begins else self.beta)
         diagnostics: dict[str, Any] = {
             "bias": level.item() if level.isfinite() else None,
             "unreadable": named(names, lost),
@@ -228,7 +236,8 @@ class Celm(Rule[Evidence]):
         moved = moves(state, federation, round, inputs)
         absent = {name for name in state.idle if name not in names}
         stopped = tuple(in_order({*named(names, idle(moved)), *absent}))
-        return replace(state, global_inputs=inputs, idle=stopped), told(names, moved)
+        state = replace(state, global_inputs=inputs, idle=stopped)
+        return state, dict(zip(names, moved.tolist(), strict=True))
 
     def fresh(self, state: Evidence, federation: Facts, round: Round) -> Tensor:
         """Where a new probe of the global model alone ends, `[K, *shape]`."""
@@ -252,24 +261,20 @@ class Celm(Rule[Evidence]):
 
 def moves(state: Evidence, federation: Facts, round: Round, inputs: Tensor) -> Tensor:
     """How far each client of the round moved what it was sent, `[N]` in client order."""
-    names, before = in_order(round.clients), state.last or {}
+    names, chunk = in_order(round.clients), federation.probe.chunk
     return movement(
         Stack(federation.module, [round.delivered[name].model for name in names]),
         Stack(federation.module, [round.updates[name].model for name in names]),
         inputs,
         federation.seed,
-        {name: round.start[name] - tensor for name, tensor in before.items()},
+        [*state.past, round.start],
+        None if chunk is None else max(1, chunk // federation.classes),
     )
 
 
 def named(names: list[str], which: Tensor) -> list[str]:
     """Those of whom it is true `[N]`."""
     return [name for name, holds in zip(names, which.tolist(), strict=True) if holds]
-
-
-def told(names: list[str], moved: Tensor) -> dict[str, float]:
-    """Movements as the record has them, where nothing is infinite."""
-    return dict(zip(names, moved.nan_to_num(0.0, 0.0, 0.0).tolist(), strict=True))
 
 
 def some_of(federation: Facts, name: str, last: Tensor | None, columns: list[int]) -> Tensor:
