@@ -63,7 +63,9 @@ def movement(
     for name in names:
         changes = changes_of(name, past)
         usual[name] = median(torch.stack([length(own_step(v[name], w[name], changes)) for v, w in pairs]))
-    several, moved, own = at_once or within_cache(trained), [], []
+    several = at_once or within_cache(trained)
+    moved: list[Tensor] = []
+    own: list[Tensor] = []
     for first in range(0, len(trained), several):
         some = slice(first, first + several)
         works = [own_part(v, w, past, usual) for v, w in pairs[some]]
