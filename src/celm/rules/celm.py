@@ -8,9 +8,10 @@
 
 Probes start from Gaussian noise, then from where the last round's probe of the same model ended. While it
 warms up, clients keep their own heads. c(0) is equal for all. With calibrated evidence, a client that does not work
-has none (celm.method.movement), and c(1) = c̄, so that it does not keep a part of c(0). With `reprobe`, clients are looked at again after the freeze, and one that has stopped working
-has no weight until it works again; the weights of the others keep their proportions. With `settle`, T_w is the most:
-the warm-up ends once a round moves no weight by more than that.
+has none (celm.method.movement), and c(1) = c̄, so that it does not keep a part of c(0). With `reprobe`, clients are
+looked at again after the freeze, and one that has stopped working has no weight until it works again; the weights of
+the others keep their proportions. With `settle`, T_w is the most: the warm-up ends once a round moves no weight by more
+than that.
 """
 
 from __future__ import annotations
