@@ -29,7 +29,7 @@ SUMMARIES = {
     "attacks": (
         "opposite",
         "Trains, and sends the opposite of what it learnt.",
-        ["client", "strength", "last"],
+        ["client", "strength", "first", "last"],
     ),
 }
 
