@@ -211,6 +211,28 @@ def test_statistics_and_flags_of_a_model_have_no_part_in_it() -> None:
     assert found[2] == 0
 
 
+def test_rows_that_a_normalisation_takes_back_are_no_work() -> None:
+    """Rows before it are scaled, and its statistics to match: the same function, though δ is not 0."""
+    module = nn.Sequential(nn.Linear(FEATURES, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, CLASSES))
+    torch.manual_seed(2)
+    one = {name: tensor.clone() for name, tensor in module.state_dict().items()}
+    by = torch.tensor([2.0, 0.5]).repeat(8)
+    same = {
+        **one,
+        "0.weight": by[:, None] * one["0.weight"],
+        "0.bias": by * one["0.bias"],
+        "1.running_mean": by * one["1.running_mean"],
+        "1.running_var": by**2 * one["1.running_var"],
+    }
+    works = [
+        {name: t + 0.1 * torch.randn(t.shape) if t.ndim > 1 else t for name, t in one.items()}
+        for _ in range(3)
+    ]
+    found = movement(Stack(module, [one] * 4), Stack(module, [*works, same]), INPUTS, 7)
+    assert found[-1] < 0.01
+    assert min(found[:-1]) > 2 * IDLE
+
+
 def test_tied_weights_move_together() -> None:
     class Tied(nn.Module):
         def __init__(self) -> None:

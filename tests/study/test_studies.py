@@ -130,9 +130,10 @@ def test_errors_of_earlier_parts_stay_until_their_runs_are_done(tmp_path):
     save_errors(path, {"a": "out of memory", "b": "no data"}, {"a", "b", "c"})
     save_errors(path, {"d": "no space"}, {"b", "d"})
     assert json.loads(path.read_text()) == {"a": "out of memory", "d": "no space"}
-    path.write_text("damaged")
-    save_errors(path, {}, set())
-    assert json.loads(path.read_text()) == {}
+    for damaged in ("damaged", "[1]", "null"):
+        path.write_text(damaged)
+        save_errors(path, {}, set())
+        assert json.loads(path.read_text()) == {}
 
 
 def test_a_game_of_which_coalitions_are_missing_is_left_out(tmp_path):

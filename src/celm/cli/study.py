@@ -138,7 +138,8 @@ def save_errors(path: Path, errors: Mapping[str, str], known: Collection[str]) -
         before = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         before = {}
-    earlier = {name: text for name, text in before.items() if name not in known} if before else {}
+    kept = before.items() if isinstance(before, dict) else ()
+    earlier = {name: text for name, text in kept if name not in known}
     write_text(path, dump_json({**earlier, **errors}, indent=2) + "\n")
 
 
