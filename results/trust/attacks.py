@@ -50,7 +50,7 @@ METHODS: dict[str, list[str]] = {
         "rule.name=celm",
         "rule.warmup=5",
         "rule.evidence=calibrated",
-        "rule.reprobe=every:10",
+        "rule.reprobe=on-drift",
     ],
     "shapfed": ["rule.name=shapfed"],
     "cgsv": ["rule.name=cgsv", "rule.protocol=aggregation_only"],
