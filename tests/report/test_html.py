@@ -241,6 +241,15 @@ def test_columns_compete_and_less_is_better_where_the_table_says_so(study: Path)
     assert {mark for mark, _ in re.findall('class="(|best|second)">(0[.][0-9]+)<', report(study))} == {""}
 
 
+def test_a_figure_of_too_few_seeds_says_so(study: Path) -> None:
+    table = json.loads((study / "table.json").read_text())
+    table["seeds"] = table["cells"][0]["count"] = 3
+    table["cells"][1]["count"] = 2
+    (study / "table.json").write_text(json.dumps(table))
+    assert "2 of 3 seeds" in report(study)
+    assert "3 of 3" not in report(study)
+
+
 def test_hostile_tables_stay_text(study: Path) -> None:
     table = json.loads((study / "table.json").read_text())
     table["title"] = HOSTILE[0]

@@ -36,6 +36,19 @@ def test_a_single_seed_has_no_spread():
     assert Figure.of([0.5]).shown() == "50.00"
 
 
+def test_figures_with_fewer_seeds_than_meant_are_marked_and_explained():
+    ours = {**OURS, ("cgsv", "accuracy"): Figure(0.5, None, 1)}
+    table = replace(TABLE, ours=ours, seeds=3)
+    markdown, latex = table.to_markdown(), table.to_latex()
+    assert "| cgsv | 50.00† |" in markdown
+    assert markdown.count("†") == 2
+    assert markdown.endswith("\n† 1 of 3 seeds\n")
+    assert r"50.00$^\dagger$" in latex
+    assert latex.endswith("\\\\ $^\\dagger$ 1 of 3 seeds\n")
+    assert table.to_json()["seeds"] == 3
+    assert "†" not in replace(table, ours=OURS).to_markdown()
+
+
 def test_best_and_second_are_marked_among_the_rows_of_a_column():
     assert [TABLE.place(row, "accuracy") for row in TABLE.rows] == [0, 2, 1, 0]
 

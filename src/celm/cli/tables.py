@@ -92,6 +92,7 @@ def audit_table(found: Audit) -> Table:
 def comparison_table(table: StudyTable) -> Table:
     """Ours with the paper's beside it; the best bold, the second underlined."""
     shown = Table(title=escape(table.title), title_justify="left", title_style="bold")
+    shown.caption, shown.caption_justify = table.note or None, "left"
     shown.add_column("")
     printed = {column for _, column in table.paper}
     for column in table.columns:
@@ -101,9 +102,9 @@ def comparison_table(table: StudyTable) -> Table:
     for row in table.rows:
         cells: list[Text] = [Text(row)]
         for column in table.columns:
-            ours, paper = table.ours.get((row, column)), table.paper.get((row, column))
+            paper = table.paper.get((row, column))
             style = {1: "bold", 2: "underline"}.get(table.place(row, column), "")
-            cells.append(Text(ours.shown() if ours else "–", style=style))
+            cells.append(Text(table.own(row, column), style=style))
             if column in printed:
                 cells.append(Text(paper.shown() if paper else ""))
         shown.add_row(*cells)

@@ -112,6 +112,8 @@ class Grid(Read):
     cells: list[Cell]
     compete: str = "rows"
     """Whether the `rows` of a column compete, or the `columns` of a row, or `none`."""
+    seeds: int = 0
+    """How many each figure was meant to have."""
 
 
 class Told:

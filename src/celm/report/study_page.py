@@ -68,6 +68,7 @@ def study_page(path: Path, home: Path) -> str:
         "percent": all(cell.percent for cell in grid.cells),
         "low": any(cell.low for cell in grid.cells),
         "seeds": max((cell.count for cell in grid.cells), default=0),
+        "meant": grid.seeds,
         "panels": panels,
         "links": {told.path: link(told.path, home) for told in finished},
         "places": {told.path: str(told.path.relative_to(path)) for told in finished},

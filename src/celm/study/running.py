@@ -148,7 +148,8 @@ def study_table(
                     paper[label, column] = figure
     # With one method the columns are metrics and the rows are splits, which do not compete.
     compete: Literal["none", "columns"] = "none" if one_method(study) else "columns"
-    return Table(study.title + scale.note, rows, columns, ours, paper, compete)
+    seeds = len(seeds_at(study.seeds, scale))
+    return Table(study.title + scale.note, rows, columns, ours, paper, compete, seeds)
 
 
 def one_method(study: Study) -> bool:

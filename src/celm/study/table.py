@@ -12,6 +12,9 @@ from typing import Any, Literal
 
 from celm.base.files import dump_json, explained, write_text
 
+SHORT = "†"
+"""Marks figures with fewer seeds than meant."""
+
 
 @dataclass(frozen=True)
 class Figure:
@@ -58,6 +61,21 @@ class Table:
     paper: Mapping[tuple[str, str], Figure]
     compete: Literal["rows", "columns", "none"] = "rows"
     """Whether the rows of a column compete, or the columns of a row, or nothing."""
+    seeds: int = 0
+    """How many each figure was meant to have; those with fewer are marked."""
+
+    def own(self, row: str, column: str, between: str = " ± ", short: str = SHORT) -> str:
+        """Our figure, with a mark where it has fewer seeds than meant; a dash where there is none."""
+        ours = self.ours.get((row, column))
+        if ours is None:
+            return "–"
+        return ours.shown(between) + (short if ours.count < self.seeds else "")
+
+    @property
+    def note(self) -> str:
+        """What the mark of short figures means; empty where there are none."""
+        counts = sorted({ours.count for ours in self.ours.values() if ours.count < self.seeds})
+        return f"{SHORT} {' or '.join(map(str, counts))} of {self.seeds} seeds" if counts else ""
 
     def place(self, row: str, column: str) -> int:
         """1 for the best among its rivals, 2 for the second, 0 for the rest; by what is shown, so ties share."""
@@ -92,7 +110,7 @@ class Table:
                     "low": (ours or paper or Figure(0.0, None, 0)).low,
                 }
             )
-        return {"title": self.title, "compete": self.compete, "cells": cells}
+        return {"title": self.title, "compete": self.compete, "seeds": self.seeds, "cells": cells}
 
     def keys(self) -> Iterable[tuple[str, str]]:
         return [(row, column) for row in self.rows for column in self.columns]
@@ -101,8 +119,11 @@ class Table:
         lines = [f"**{self.title}**", "", "| | " + " | ".join(self.columns) + " |"]
         lines.append("|---" * (len(self.columns) + 1) + "|")
         for row in self.rows:
-            cells = [self.cell(row, column, ("**", "**"), ("<u>", "</u>"), " ± ") for column in self.columns]
+            cells = [
+                self.cell(row, column, ("**", "**"), ("<u>", "</u>"), " ± ", SHORT) for column in self.columns
+            ]
             lines.append(f"| {row} | " + " | ".join(cells) + " |")
+        lines += ["", self.note] if self.note else []
         return "\n".join(lines) + "\n"
 
     def to_latex(self) -> str:
@@ -110,11 +131,13 @@ class Table:
         lines += [" & ".join(["", *map(escaped, self.columns)]) + r" \\", r"\midrule"]
         for row in self.rows:
             cells = [
-                self.cell(row, column, (r"\textbf{", "}"), (r"\underline{", "}"), r" $\pm$ ")
+                self.cell(row, column, (r"\textbf{", "}"), (r"\underline{", "}"), r" $\pm$ ", r"$^\dagger$")
                 for column in self.columns
             ]
             lines.append(" & ".join([escaped(row), *cells]) + r" \\")
-        return "\n".join([*lines, r"\bottomrule", r"\end{tabular}"]) + "\n"
+        lines += [r"\bottomrule", r"\end{tabular}"]
+        lines += [r"\\ " + self.note.replace(SHORT, r"$^\dagger$")] if self.note else []
+        return "\n".join(lines) + "\n"
 
     def to_csv(self) -> str:
         text = io.StringIO()
@@ -126,12 +149,18 @@ class Table:
         return text.getvalue()
 
     def cell(
-        self, row: str, column: str, best: tuple[str, str], second: tuple[str, str], between: str
+        self,
+        row: str,
+        column: str,
+        best: tuple[str, str],
+        second: tuple[str, str],
+        between: str,
+        short: str,
     ) -> str:
         """Ours, marked, with the paper's in brackets."""
-        ours, paper = self.ours.get((row, column)), self.paper.get((row, column))
+        paper = self.paper.get((row, column))
         left, right = {1: best, 2: second}.get(self.place(row, column), ("", ""))
-        shown = f"{left}{ours.shown(between)}{right}" if ours else "–"
+        shown = f"{left}{self.own(row, column, between, short)}{right}"
         return f"{shown} ({paper.shown(between)})" if paper else shown
 
 
