@@ -84,7 +84,7 @@ def test_weights_and_model_are_those_of_the_local_engine(tmp_path: Path, rule: s
 
 
 def test_arrays_without_names_make_no_difference(tmp_path: Path) -> None:
-    wanted = experiment("celm", warmup=2, evidence="calibrated")  # the strategy's default
+    wanted = experiment("celm", warmup=2, evidence="calibrated")
     local = celm.run(wanted, out=tmp_path / "local")
     federation = federation_of(wanted)
     grid = SmallGrid({name: ordinary(federation, name, unnamed=True) for name in federation.facts.clients})
@@ -94,7 +94,7 @@ def test_arrays_without_names_make_no_difference(tmp_path: Path) -> None:
         facts.module,
         facts.input_shape,
         facts.classes,
-        rule_options={"warmup": 2},
+        rule_options={"warmup": 2, "evidence": "calibrated"},
         probe={"steps": 10},
         fraction_evaluate=0.0,
     )

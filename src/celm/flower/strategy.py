@@ -43,9 +43,6 @@ from celm.rules import rules
 from celm.rules.exchange import Delivery
 from celm.rules.rule import AnyRule, Facts, ProbeSettings
 
-CELM: dict[str, Any] = {"evidence": "calibrated"}
-"""How `CelmStrategy` sets its rule, unless told otherwise: members of a consortium may cheat."""
-
 
 @dataclass(frozen=True)
 class Asked:
@@ -324,17 +321,8 @@ class CelmStrategy(ContributionStrategy):
     """CELM: weights by class-wise contribution, from the clients' models alone.
 
     Settings of the rule go into `rule_options`, as in `rule_options={"warmup": 5}`; all others are those of
-    `ContributionStrategy`.
+    `ContributionStrategy`. Where members may cheat: `{"evidence": "calibrated", "reprobe": "on-drift"}`.
     """
 
-    def __init__(
-        self,
-        model: Model,
-        input_shape: tuple[int, ...],
-        classes: int,
-        *,
-        rule_options: Mapping[str, Any] | None = None,
-        **settings: Any,
-    ) -> None:
-        options = {**CELM, **(rule_options or {})}
-        super().__init__("celm", model, input_shape, classes, rule_options=options, **settings)
+    def __init__(self, model: Model, input_shape: tuple[int, ...], classes: int, **settings: Any) -> None:
+        super().__init__("celm", model, input_shape, classes, **settings)
