@@ -1,4 +1,4 @@
-"""The navigation of mkdocs.yml with what was generated: a section for each kind of method; guides nobody named."""
+"""The navigation of mkdocs.yml with what was generated: each kind of method, metrics; guides nobody named."""
 
 from __future__ import annotations
 
@@ -6,14 +6,16 @@ from collections.abc import Iterator
 from typing import Any
 
 from method_pages import KINDS
+from metric_pages import NAMES
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import Files
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     sections = {title: pages for entry in config.nav for title, pages in entry.items()}
-    for section, (registry, *_) in KINDS.items():
-        pages = [f"{section}/index.md", *(f"{section}/{name}.md" for name in registry.names())]
+    generated = {section: registry.names() for section, (registry, *_) in KINDS.items()}
+    for section, names in {**generated, "metrics": NAMES}.items():
+        pages = [f"{section}/index.md", *(f"{section}/{name}.md" for name in names)]
         sections["Methods"].append({section.capitalize(): pages})
     named = set(paths(config.nav))
     written = sorted(file.src_uri for file in files.documentation_pages())

@@ -1,12 +1,12 @@
 """Whether clients are weighed, and served, as they deserve.
 
-c_i, r_i           contribution of client i, and a reference for it (standalone accuracy, exact Shapley value, ...)
-Pearson            = correlation of c and r; "collaborative fairness" in CFFL (Lyu et al. 2020) and those after it
-Spearman           = Pearson of their ranks, ties sharing the mean rank
-Gini               = Σ_ij |c_i - c_j| / (2 N Σ_i c_i)     0 where all weigh the same, (N - 1) / N where one has all
-g_i                = a_i - s_i                             accuracy in the federation minus standalone accuracy
-mean gain, spread  = mean_i g_i, population std of g       MCG and CGS in CYCle (Tastan et al., TMLR 2025)
-top hit            = whether the client that c puts first is the one that r puts first; bottom hit likewise last
+    c_i, r_i           contribution of client i, and a reference for it (standalone accuracy, exact Shapley value, ...)
+    Pearson            = correlation of c and r; "collaborative fairness" in CFFL (Lyu et al. 2020) and those after it
+    Spearman           = Pearson of their ranks, ties sharing the mean rank
+    Gini               = Σ_ij |c_i - c_j| / (2 N Σ_i c_i)     0 where all weigh the same, (N - 1) / N where one has all
+    g_i                = a_i - s_i                             accuracy in the federation minus standalone accuracy
+    mean gain, spread  = mean_i g_i, population std of g       MCG and CGS in CYCle (Tastan et al., TMLR 2025)
+    top hit            = whether the client that c puts first is the one that r puts first; bottom hit likewise last
 
 Two mappings are compared over the clients that both name. None where nothing can be said: a correlation with fewer
 than two clients or a constant side, a Gini of nothing or with a weight below 0, a hit where the reference is constant.

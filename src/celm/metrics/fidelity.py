@@ -1,13 +1,13 @@
 """How near the estimated distribution of classes over clients is to the true one, as in the paper's fidelity table.
 
-p_ik, q_ik         joint client x class distributions: the N x K matrix divided by the sum of all its cells.
-                   True: sample counts. Estimated: evidence Q. Uniform: 1 / (N K) everywhere
-m                  = (p + q) / 2
-divergence         = (KL(p || m) + KL(q || m)) / 2         Jensen-Shannon, natural logarithm; 0 to ln 2
-Jensen-Shannon     = sqrt(divergence)                      the distance, the paper's "JSD"; 0 to sqrt(ln 2) = .833
-Hellinger          = sqrt(1 - Σ sqrt(p q)) = sqrt(Σ (sqrt p - sqrt q)² / 2)
-total variation    = Σ |p - q| / 2
-EMD                = mean over clients i of W1(p_i·, q_i·) / (K - 1)
+    p_ik, q_ik         joint client x class distributions: the N x K matrix divided by the sum of all its cells.
+                       True: sample counts. Estimated: evidence Q. Uniform: 1 / (N K) everywhere
+    m                  = (p + q) / 2
+    divergence         = (KL(p || m) + KL(q || m)) / 2         Jensen-Shannon, natural logarithm; 0 to ln 2
+    Jensen-Shannon     = sqrt(divergence)                      the distance, the paper's "JSD"; 0 to sqrt(ln 2) = .833
+    Hellinger          = sqrt(1 - Σ sqrt(p q)) = sqrt(Σ (sqrt p - sqrt q)² / 2)
+    total variation    = Σ |p - q| / 2
+    EMD                = mean over clients i of W1(p_i·, q_i·) / (K - 1)
 
 All but the divergence are metrics and go from 0, alike, to at most 1. The uniform columns of the paper's
 Jensen-Shannon and Hellinger come out to all three digits. **Its EMD column could not be recovered; the EMD here is

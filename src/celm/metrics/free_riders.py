@@ -1,10 +1,10 @@
 """How well contributions tell free-riders from honest clients, as in the paper's free-rider table.
 
-c_i                weight of client i in one round, N clients in that round
-z_i                = (c_i - mean c) / std c        population standard deviation; 0 for all where all c are equal
-client i is flagged at threshold θ   if z_i < θ
-AUROC              = P(c_free-rider < c_honest) + P(c_free-rider = c_honest) / 2    over all such pairs (Mann-Whitney)
-FPR(θ), TPR(θ)     = flagged part of the honest clients, of the free-riders
+    c_i             weight of client i in one round, N clients in that round
+    z_i             = (c_i - mean c) / std c        population standard deviation; 0 for all where all c are equal
+    flagged at θ    if z_i < θ                      θ: a threshold
+    AUROC           = P(c_free-rider < c_honest) + P(c_free-rider = c_honest) / 2     over all such pairs (Mann-Whitney)
+    FPR(θ), TPR(θ)  = flagged part of the honest clients, of the free-riders
 
 Each is computed round by round and averaged over the rounds in which it is defined: AUROC needs a free-rider and
 an honest client, FPR an honest client, TPR a free-rider. What no round defines is None. The single numbers `fpr`

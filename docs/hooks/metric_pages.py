@@ -1,0 +1,59 @@
+"""One page for each module of `celm.metrics`: its formulas, and what computes them."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from importlib import import_module
+from pkgutil import iter_modules
+from types import ModuleType
+from typing import Any
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+from reference_pages import entry
+from words import summary_and_body, table
+
+import celm.metrics as metrics
+
+NAMES = [module.name for module in iter_modules(metrics.__path__)]
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    for path, text in pages():
+        files.append(File.generated(config, path, content=text))
+    return files
+
+
+def pages() -> Iterator[tuple[str, str]]:
+    """Path and Markdown of every page, that of the section first."""
+    modules = {name: import_module(f"celm.metrics.{name}") for name in NAMES}
+    rows = [(f"[`{name}`]({name}.md)", summary_and_body(module)[0]) for name, module in modules.items()]
+    yield "metrics/index.md", f"# Metrics\n\n{metrics.__doc__}\n\n{table(('metrics', 'what they say'), rows)}\n"
+    for name, module in modules.items():
+        yield f"metrics/{name}.md", metric_page(name, module)
+
+
+def metric_page(name: str, module: ModuleType) -> str:
+    headline, formulas = summary_and_body(module)
+    parts = [
+        f"---\ntitle: {name}\nhide: [toc]\n---\n\n# `{name}`",
+        f"**{headline}**",
+        formulas,
+        "## From Python",
+        *(described(key, value) for key, value in vars(module).items() if documented(value, module)),
+        f"Source: `{module.__name__.replace('.', '/')}.py`",
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def documented(value: Any, module: ModuleType) -> bool:
+    """Whether it is the module's own, and says what it is."""
+    return getattr(value, "__module__", None) == module.__name__ and bool(inspect.getdoc(value))
+
+
+def described(name: str, value: Any) -> str:
+    """A function by its docstring; a result by its code, in which every field is told."""
+    if inspect.isclass(value):
+        return f"### `{name}`\n\n```python\n{inspect.getsource(value).rstrip()}\n```"
+    return entry("###", name, value)
