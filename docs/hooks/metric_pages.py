@@ -29,7 +29,8 @@ def pages() -> Iterator[tuple[str, str]]:
     """Path and Markdown of every page, that of the section first."""
     modules = {name: import_module(f"celm.metrics.{name}") for name in NAMES}
     rows = [(f"[`{name}`]({name}.md)", summary_and_body(module)[0]) for name, module in modules.items()]
-    yield "metrics/index.md", f"# Metrics\n\n{metrics.__doc__}\n\n{table(('metrics', 'what they say'), rows)}\n"
+    overview = table(("metrics", "what they say"), rows)
+    yield "metrics/index.md", f"# Metrics\n\n{metrics.__doc__}\n\n{overview}\n"
     for name, module in modules.items():
         yield f"metrics/{name}.md", metric_page(name, module)
 

@@ -16,6 +16,7 @@ from types import ModuleType
 import pytest
 
 import celm
+import celm.metrics
 import celm.report
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -30,7 +31,7 @@ def hook(monkeypatch):
         return importlib.import_module(name)
 
     yield load
-    for name in ("words", "method_pages", "reference_pages", "navigation"):
+    for name in ("words", "method_pages", "metric_pages", "reference_pages", "navigation"):
         sys.modules.pop(name, None)
 
 
@@ -52,6 +53,64 @@ def test_every_registered_name_has_a_page_with_its_formula_and_settings(hook):
     assert rules in known
     assert "c(t) = β c(t-1) + (1 - β) c̄" in texts["rules/celm.md"]
     assert "| `beta` | number ≥ 0, < 1 | `0.5` | Smoothing factor of the weights. |" in texts["rules/celm.md"]
+
+
+OF_NOBODY = {"plain", "standalone"}
+"""Methods without a source to cite: cross-entropy, and no federation at all."""
+
+
+def test_every_rule_and_objective_cites_on_its_page_what_the_overview_names(hook):
+    pages = hook("method_pages")
+    texts = dict(pages.pages())
+    overview = (ROOT / "docs" / "methods.md").read_text(encoding="utf-8")
+    cells = dict(re.findall(r"^\| `(\w+)` \|.*\| (.*?) ?\|$", overview, re.MULTILINE))
+    for section in ("rules", "objectives"):
+        for name in set(pages.KINDS[section][0].names()) - OF_NOBODY:
+            text = " ".join(texts[f"{section}/{name}.md"].split())
+            works = re.findall(r"([\w-]+)(?: et al\.| and \w+)?, ([^;]+)", cells[name])
+            assert works, name
+            for author, venue in works:
+                assert re.search(rf"\b{author}\b", text), (name, author)
+                assert venue in text, (name, venue)
+    assert (
+        "Class-wise Contribution Estimation via Logit Maximization for Federated Learning, ECCV"
+        in " ".join(texts["rules/celm.md"].split())
+    )
+
+
+def test_every_metric_is_defined_on_a_page(hook):
+    from celm.study.measures import MEASURES
+
+    texts = dict(hook("metric_pages").pages())
+    modules = {path.stem for path in Path(celm.metrics.__path__[0]).glob("*.py")} - {"__init__"}
+    assert set(texts) == {f"metrics/{name}.md" for name in modules | {"index"}}
+    for name in modules:
+        assert f"[`{name}`]({name}.md)" in texts["metrics/index.md"]
+    for page, formulas in {
+        "accuracy": ["balanced accuracy    = mean of recall(y)", "rare-class accuracy  = mean of recall(y)"],
+        "fairness": [
+            "Gini               = Σ_ij |c_i - c_j| / (2 N Σ_i c_i)",
+            "Spearman ",
+            "mean gain, spread ",
+        ],
+        "fidelity": [
+            "EMD                = mean over clients i of W1(p_i·, q_i·) / (K - 1)",
+            "Jensen-Shannon     = sqrt(divergence)",
+            "Hellinger          = sqrt(1 - Σ sqrt(p q))",
+            "total variation    = Σ |p - q| / 2",
+        ],
+        "free_riders": ["AUROC           = P(c_free-rider < c_honest)", "FPR(θ), TPR(θ)  = flagged part of"],
+        "privacy": ["SSIM(x, y) = mean over windows", "AUROC = P(score of a member > "],
+    }.items():
+        text = texts[f"metrics/{page}.md"]
+        for formula in formulas:  # indented, so that Markdown leaves it as it is
+            assert re.search(rf"^    .*{re.escape(formula)}", text, re.MULTILINE), formula
+    assert "the EMD here is\nours**" in texts["metrics/fidelity.md"]
+    assert "No z-score is below -sqrt(N - 1)" in texts["metrics/free_riders.md"]
+    assert ">>> z_scores(" in texts["metrics/free_riders.md"]
+    studies = (ROOT / "docs" / "studies.md").read_text(encoding="utf-8")
+    for name in MEASURES:
+        assert f"`{name}`" in studies, name
 
 
 def test_formulas_and_examples_of_docstrings_are_blocks(hook):

@@ -1,10 +1,10 @@
 """Accuracy on a test set, from counts.
 
-    C[y, z]              number of samples of class y predicted as z
-    accuracy             = Σ_y C[y, y] / Σ_yz C[y, z]
-    recall(y)            = C[y, y] / Σ_z C[y, z],   for each class y that the test set has
-    balanced accuracy    = mean of recall(y) over these classes   (scikit-learn's `balanced_accuracy_score`)
-    rare-class accuracy  = mean of recall(y) over those of them that few clients hold
+C[y, z]              number of samples of class y predicted as z
+accuracy             = Σ_y C[y, y] / Σ_yz C[y, z]
+recall(y)            = C[y, y] / Σ_z C[y, z],   for each class y that the test set has
+balanced accuracy    = mean of recall(y) over these classes   (scikit-learn's `balanced_accuracy_score`)
+rare-class accuracy  = mean of recall(y) over those of them that few clients hold
 """
 
 from __future__ import annotations

@@ -12,6 +12,9 @@ has none (celm.method.movement), and c(1) = c̄, so that it does not keep a part
 looked at again after the freeze, and one that has stopped working has no weight until it works again; the weights of
 the others keep their proportions. With `settle`, T_w is the most: the warm-up ends once a round moves no weight by more
 than that.
+
+Reference: Ukaye, Tastan, Abdu-Aguye & Nandakumar, Class-wise Contribution Estimation via Logit Maximization for
+Federated Learning, ECCV. Equations are numbered as there.
 """
 
 from __future__ import annotations
