@@ -28,7 +28,7 @@ def command(
 
     [bold]Examples[/bold]
 
-      celm report runs/digits-pls-celm-seed42
+      celm report runs/digits-celm-seed42
 
       celm report compare/digits-pls --out table.html
 
