@@ -8,7 +8,7 @@
 
 Each is computed round by round and averaged over the rounds in which it is defined: AUROC needs a free-rider and
 an honest client, FPR an honest client, TPR a free-rider. What no round defines is None. The single numbers `fpr`
-and `tpr` are means over a grid of thresholds. The paper does not give its grid; ours is 21 steps from -2 to 0, so
+and `tpr` are means over a grid of thresholds. The paper does not give its grid; ours is 21 values from -2 to 0, so
 a mean FPR compares methods with each other, less so with the paper's digits.
 
 No z-score is below -sqrt(N - 1), reached by one client below N - 1 equal ones (Samuelson's inequality): with five
