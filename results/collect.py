@@ -1,21 +1,53 @@
-"""Gather the finished runs of a study or comparison into one small file: python results/collect.py FOLDER OUT.json."""
+"""Gather the finished runs of a study or comparison into one small file: python results/collect.py FOLDER OUT.json.
+
+Kept: what accuracies, distances of evidence and the detection of free-riders can be computed from again.
+"""
 
 from __future__ import annotations
 
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 KEPT = ("seed", "accuracy", "balanced_accuracy", "rare_class_accuracy", "per_class", "weights", "seconds")
 
+
+def gathered(place: Path) -> dict[str, Any]:
+    result = json.loads((place / "result.json").read_text())
+    rounds = [json.loads(line) for line in (place / "rounds.jsonl").read_text().splitlines()]
+    probed = [record["evidence"] for record in rounds if record["evidence"] is not None]
+    found = {name: result[name] for name in KEPT} | {"counts": result["counts"]}
+    if probed:
+        found |= {"evidence": shortened(probed[-1]), "probed_rounds": len(probed)}
+    if result["free_riders"]:
+        standing = [shortened(record["standing"]) for record in rounds if record["standing"] is not None]
+        found |= {"free_riders": result["free_riders"], "standing": standing}
+    return {**found, "settings": (place / "settings.toml").read_text()}
+
+
+def shortened(value: Any) -> Any:
+    """Five digits are enough for every figure that is shown."""
+    if isinstance(value, dict):
+        return {name: shortened(part) for name, part in value.items()}
+    if isinstance(value, list):
+        return [shortened(part) for part in value]
+    return float(f"{value:.5g}")
+
+
+def text(runs: dict[str, dict[str, Any]]) -> str:
+    """JSON with a line for every value of a run."""
+    parts = []
+    for name, run in runs.items():
+        lines = [f"  {json.dumps(key)}: {json.dumps(value)}" for key, value in run.items()]
+        parts.append(f" {json.dumps(name)}: {{\n" + ",\n".join(lines) + "\n }")
+    return "{\n" + ",\n".join(parts) + "\n}\n"
+
+
 if __name__ == "__main__":
     folder, out = Path(sys.argv[1]), Path(sys.argv[2])
-    found = {}
     cells = folder / "cells" if (folder / "cells").is_dir() else folder
-    for path in sorted(cells.glob("*/result.json")):
-        result = json.loads(path.read_text())
-        settings = (path.parent / "settings.toml").read_text()
-        found[path.parent.name] = {**{name: result[name] for name in KEPT}, "settings": settings}
+    found = {path.parent.name: gathered(path.parent) for path in sorted(cells.glob("*/result.json"))}
     out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(json.dumps(found, indent=1) + "\n")
+    out.write_text(text(found))
     print(f"{len(found)} runs in {out}")

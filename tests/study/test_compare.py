@@ -58,6 +58,8 @@ def paper(
 def test_the_papers_figures_are_found_for_the_same_cell_only():
     assert paper("fashion_mnist", "pls", "celm") == "83.70 ± 0.19"
     assert paper("fashion_mnist", "pls", "celm", objective="fedrs") == "85.82 ± 0.24"
+    assert paper("fedisic_features", "natural", "celm", "balanced_accuracy") == "70.18 ± 0.58"
+    assert paper("emnist47", "sls", "cffl") == "86.18 ± 0.45"
     assert paper("fashion_mnist", "pls", "fedavg", objective="moon") == "80.67 ± 0.29"
     assert paper("fashion_mnist", {"name": "dirichlet", "alpha": 0.05}, "cgsv") == "46.30 ± 3.34"
     assert (

@@ -12,7 +12,8 @@ from celm.base.errors import CelmError
 from celm.cli.app import app
 from celm.cli.study import save_errors
 from celm.study.declaration import load_study, study_names
-from celm.study.running import paper_cell, study_cells, with_earlier
+from celm.study.paper import printed
+from celm.study.running import study_cells, with_earlier
 from celm.study.scales import Scale, rows_at
 
 NAMES = study_names()
@@ -90,9 +91,16 @@ def test_paper_scale_is_the_papers_protocol(tmp_path):
 )
 def test_the_papers_figure_stands_beside_its_cell(name, row, method, metric, expected):
     study = load_study(name)
-    found = paper_cell(study, study.rows[row], method, metric)
+    place = study.rows[row]
+    found = printed(study.paper, place.settings["dataset"]["name"], place.split_label, method, metric)
     assert found is not None
     assert found.shown() == expected
+
+
+def test_figures_of_other_metrics_and_of_other_definitions_stand_nowhere():
+    assert printed("main", "fashion_mnist", "pls", "celm", "jsd") is None
+    assert printed("fidelity", "fashion_mnist", "pls", "celm", "jsd") is not None
+    assert printed("fidelity", "fashion_mnist", "pls", "celm", "emd") is None
 
 
 def test_only_keeps_a_part(tmp_path):
@@ -103,9 +111,22 @@ def test_only_keeps_a_part(tmp_path):
     assert list(cells) == [("fashion_mnist dirichlet_0.05", "celm", 43)]
     assert len(study_cells(study, Scale.paper, tmp_path, "split=dirichlet method=celm")) == 18
     assert len(study_cells(study, Scale.paper, tmp_path, "split=pls,sls method=fedavg,celm seed=42")) == 8
-    for wrong in ("split=nowhere", "colour=red", "pls"):
+    for wrong in ("split=nowhere", "colour=red", "pls", "method=celm,clem", "seed=42,1", "method='celm"):
         with pytest.raises(CelmError, match="--only"):
             study_cells(study, Scale.paper, tmp_path, wrong)
+    with pytest.raises(CelmError, match="did you mean 'celm'"):
+        study_cells(study, Scale.paper, tmp_path, "method=clem")
+
+
+def test_only_takes_names_with_spaces_in_quotes_or_as_in_folders(tmp_path):
+    def methods(study, only):
+        return {method for _, method, _ in study_cells(load_study(study), Scale.paper, tmp_path, only)}
+
+    assert methods("ablations", "method='shared heads' seed=42") == {"shared heads"}
+    assert methods("lm-grid", "method='L=25 lr=0.001','L=50 lr=0.1'") == {"L=25 lr=0.001", "L=50 lr=0.1"}
+    assert methods("lm-grid", "method=L_25_lr_0.001") == {"L=25 lr=0.001"}
+    cells = study_cells(load_study("fedisic"), Scale.paper, tmp_path, "row=fedisic_features_natural_lr_0.1")
+    assert {row for row, _, _ in cells} == {"fedisic_features natural, lr 0.1"}
 
 
 def test_parts_that_are_run_one_after_another_come_to_one_table(tmp_path):
@@ -170,9 +191,8 @@ def test_smoke_scale_fills_the_whole_table(name, tmp_path):
     found = json.loads(result.stdout)
     assert found["cells"]
     assert not found["errors"]
-    for cell in found["cells"]:
-        if cell["mean"] is not None:
-            assert math.isfinite(cell["mean"])
+    assert all(cell["mean"] is not None for cell in found["cells"])
+    assert all(math.isfinite(cell["mean"]) for cell in found["cells"])
     assert {path.name for path in tmp_path.iterdir()} >= {
         "table.md",
         "table.tex",
@@ -180,6 +200,13 @@ def test_smoke_scale_fills_the_whole_table(name, tmp_path):
         "table.json",
         "cells",
     }
+
+
+def test_quick_lets_rates_decay_at_the_same_part_of_the_run(tmp_path):
+    cells = study_cells(load_study("iid"), Scale.quick, tmp_path, "method=celm")
+    found = {cell.experiment.dataset.name: cell.experiment for cell in cells.values()}
+    assert (found["fashion_mnist"].run.rounds, found["fashion_mnist"].train.decay_at) == (20, (10,))
+    assert (found["cifar10"].run.rounds, found["cifar10"].train.decay_at) == (40, (10,))
 
 
 def test_dry_run_says_how_much_there_is_to_do(tmp_path):

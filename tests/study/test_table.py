@@ -77,7 +77,7 @@ def test_figures_that_look_the_same_share_a_place():
 
 def test_markdown_shows_ours_marked_and_the_papers_in_brackets():
     lines = TABLE.to_markdown().splitlines()
-    assert "| celm | **83.70 ± 0.19** (84.00 ± 0.20) |" in lines
+    assert "| celm | **83.70 ± 0.19** (84.00 ± 0.20; -0.30) |" in lines
     assert "| cffl | <u>80.95 ± 1.81</u> |" in lines
     assert "| cgsv | – |" in lines
 

@@ -36,7 +36,7 @@ def command(
         str, typer.Option(help="paper, quick (real data, fewer rounds) or smoke (seconds).")
     ] = "paper",
     only: Annotated[
-        str, typer.Option(help="A part, as in 'dataset=fashion_mnist split=pls method=celm'.")
+        str, typer.Option(help="A part, as in 'dataset=fashion_mnist split=pls method=celm,fedavg'.")
     ] = "",
     workers: Annotated[int | None, typer.Option(min=1, help="Runs at a time; one a core by default.")] = None,
     pool: Annotated[

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import BrokenExecutor, Future
+from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Future, wait
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -125,7 +125,10 @@ def carry_through(
             watch(Progress(cells, list(ended.values()), list(running.values()), elsewhere))
         if not running and not elsewhere:
             return ended
-        time.sleep(POLL_SECONDS)
+        if running:
+            wait(running, POLL_SECONDS, FIRST_COMPLETED)
+        else:
+            time.sleep(POLL_SECONDS)
         if len(running) < pool.size:  # so nothing waits but what others hold: look at it again
             waiting, elsewhere = elsewhere, []
 

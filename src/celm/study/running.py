@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
-from celm.base.errors import CelmError
+from celm.base.errors import CelmError, nearest
 from celm.federation.assembly import resolve
 from celm.federation.experiment import Experiment
 from celm.federation.folder import Folder
@@ -18,23 +19,20 @@ from celm.study.declaration import Row, Study
 from celm.study.grid import Cell, Key, Outcome, check_place, settled
 from celm.study.ground_truth import truth_table
 from celm.study.measures import LOW_IS_GOOD, PERCENT, WALL_CLOCK, measured
-from celm.study.paper import tables as paper_tables
+from celm.study.paper import printed
 from celm.study.scales import Scale, rows_at, scaled, seeds_at
 from celm.study.table import Figure, Table
+
+FILTERS = ("dataset", "split", "row", "clients", "method", "seed")
 
 
 def study_cells(study: Study, scale: Scale, out: Path, only: str = "") -> dict[Key, Cell]:
     """Every run of the study that `only` does not leave out (as in `dataset=fashion_mnist split=pls`)."""
-    wanted = parse_filter(only)
     cells: dict[Key, Cell] = {}
-    for row in rows_at(study, scale):
-        for method in study.methods_of(row):
-            for seed in seeds_at(study.seeds, scale):
-                if not fits(wanted, study, row, method, seed):
-                    continue
-                experiment = experiment_of(study, row, method, seed, scale)
-                place = out / "cells" / "-".join(map(slug, (row.label, method, f"seed{seed}")))
-                cells[row.label, method, seed] = Cell(experiment, place, row.label, method)
+    for row, method, seed in chosen(study, scale, only):
+        experiment = experiment_of(study, row, method, seed, scale)
+        place = out / "cells" / "-".join(map(slug, (row.label, method, f"seed{seed}")))
+        cells[row.label, method, seed] = Cell(experiment, place, row.label, method)
     if not cells:
         raise CelmError(f"--only: '{only}' leaves nothing of study '{study.name}'")
     return cells
@@ -86,30 +84,62 @@ def parse_filter(only: str) -> dict[str, set[str]]:
     """
     >>> parse_filter("split=pls seed=42,43") == {"split": {"pls"}, "seed": {"42", "43"}}
     True
+    >>> parse_filter("method='shared heads'")
+    {'method': {'shared_heads'}}
     """
+    try:
+        parts = shlex.split(only)
+    except ValueError:
+        raise CelmError(f"--only: '{only}' has a quote that does not end") from None
     wanted = {}
-    for part in only.split():
+    for part in parts:
         key, equals, value = part.partition("=")
-        if key not in ("dataset", "split", "clients", "method", "seed") or not equals:
+        if key not in FILTERS or not equals:
             raise CelmError(
                 f"--only: '{part}' is not a filter",
-                "as in dataset=fashion_mnist split=pls method=fedavg,celm",
+                f"as in dataset=fashion_mnist split=pls method=fedavg,celm; by {', '.join(FILTERS)}",
             )
-        wanted[key] = set(value.split(","))
+        wanted[key] = {slug(one) for one in value.split(",")}
     return wanted
 
 
-def fits(wanted: Mapping[str, set[str]], study: Study, row: Row, method: str, seed: int) -> bool:
+def chosen(study: Study, scale: Scale, only: str) -> Iterator[tuple[Row, str, int]]:
+    """Row, method and seed of every run that `only` keeps. A value that fits no run at all is a mistake."""
+    wanted = parse_filter(only)
+    known: dict[str, set[str]] = {name: set() for name in FILTERS}
+    kept = []
+    for row in rows_at(study, scale):
+        for method in study.methods_of(row):
+            for seed in seeds_at(study.seeds, scale):
+                facts = facts_of(study, row, method, seed)
+                for name, values in facts.items():
+                    known[name] |= values
+                # Coalitions are no methods to choose from: without all of them nothing is known.
+                asked = {name: values for name, values in wanted.items() if name in facts}
+                if all(values & facts[name] for name, values in asked.items()):
+                    kept.append((row, method, seed))
+    for name, values in wanted.items():
+        for value in sorted(values - known[name]):
+            raise CelmError(
+                f"--only: study '{study.name}' has no {name} '{value}'", nearest(value, known[name])
+            )
+    yield from kept
+
+
+def facts_of(study: Study, row: Row, method: str, seed: int) -> dict[str, set[str]]:
+    """What a run may be chosen by."""
     settings = row.settings
     facts = {
         "dataset": {settings["dataset"]["name"]},
         "split": {settings["split"]["name"], row.split_label},
+        "row": {row.label},
         "clients": {str(row.clients)},
-        # Coalitions are no methods to choose from: without all of them nothing is known.
-        "method": {method} if method in study.methods else wanted.get("method", set()),
+        "method": {method},
         "seed": {str(seed)},
     }
-    return all(values & facts[key] for key, values in wanted.items())
+    if method not in study.methods:
+        del facts["method"]
+    return {name: {slug(value) for value in values} for name, values in facts.items()}
 
 
 def study_table(
@@ -143,7 +173,8 @@ def study_table(
                     columns = [*columns, column] if column not in columns else columns
                 if values:
                     ours[label, column] = Figure.of(values, metric in PERCENT, metric in LOW_IS_GOOD)
-                figure = paper_cell(study, row, method, metric)
+                dataset = row.settings["dataset"]["name"]
+                figure = printed(study.paper or "", dataset, row.split_label, method, metric)
                 if figure is not None and scale is Scale.paper:
                     paper[label, column] = figure
     # With one method the columns are metrics and the rows are splits, which do not compete.
@@ -160,24 +191,6 @@ def one_method(study: Study) -> bool:
 def finished_runs(outcomes: Mapping[Key, Outcome], row: str, method: str) -> Sequence[Run]:
     done = [o for (r, m, _), o in outcomes.items() if (r, m) == (row, method) and o.result is not None]
     return [Run.read(Folder.open(outcome.cell.place)) for outcome in done]
-
-
-def paper_cell(study: Study, row: Row, method: str, metric: str) -> Figure | None:
-    """The paper's figure, by the ways its tables name their columns."""
-    name = row.settings["dataset"]["name"]
-    dataset = {"emnist47": "emnist", "fedisic_features": "fedisic"}.get(name, name)
-    for printed in paper_tables().get(study.paper or "", []):
-        if (printed["dataset"], printed["split"]) != (dataset, row.split_label):
-            continue
-        if printed.get("metric", metric) != metric:
-            continue
-        names = (f"{metric}_{method}", metric if metric.endswith("_uniform") else "", method)
-        cell: Any = next((printed[name] for name in names if name in printed), None)
-        if isinstance(cell, dict):
-            return Figure(cell["mean"] / 100, cell["std"] / 100, 3)
-        if cell is not None:
-            return Figure(float(cell), None, 3, percent=False, low=metric in LOW_IS_GOOD)
-    return None
 
 
 def slug(text: object) -> str:

@@ -1,7 +1,7 @@
 """How large a study is run: as in the paper, quick on the real data, or a smoke test that needs no data at all.
 
 paper   as declared
-quick   a fifth of the rounds, at most 1000 samples of each class, the first seed
+quick   a fifth of the rounds (rates decay in proportion), at most 1000 samples of each class, the first seed
 smoke   the embedded digits in place of the dataset, three rounds, five probe steps, the first seed; where every
         coalition is trained, three clients, and every split once
 """
@@ -32,9 +32,12 @@ def scaled(tables: dict[str, Any], scale: Scale) -> dict[str, Any]:
     """Settings at a scale; the shape of the experiment (split, clients, methods) stays."""
     tables = {name: dict(table) for name, table in tables.items()}
     if scale is Scale.quick:
-        rounds = resolve(Experiment.parse(tables)).run.rounds or 0
-        tables["run"] = {**tables.get("run", {}), "rounds": max(10, rounds // 5)}
-        tables["train"] = {**tables.get("train", {}), "decay_at": [max(10, rounds // 5) // 2]}
+        full = resolve(Experiment.parse(tables))
+        rounds = full.run.rounds or 0
+        fewer = max(10, rounds // 5)
+        decays = [at * fewer // rounds for at in full.train.decay_at]
+        tables["run"] = {**tables.get("run", {}), "rounds": fewer}
+        tables["train"] = {**tables.get("train", {}), "decay_at": decays}
         tables["dataset"] = {"limit": 1000, **tables["dataset"]}
     elif scale is Scale.smoke:
         tables["run"] = {**tables.get("run", {}), "rounds": 3}

@@ -39,9 +39,12 @@ class Figure:
         return cls(mean(values), stdev(values) if len(values) > 1 else None, len(values), percent, low)
 
     def shown(self, between: str = " ± ") -> str:
-        scale, digits = (100, 2) if self.percent else (1, 3)
-        spread = "" if self.std is None else f"{between}{scale * self.std:.{digits}f}"
-        return f"{scale * self.mean:.{digits}f}{spread}"
+        spread = "" if self.std is None else between + self.scaled(self.std)
+        return self.scaled(self.mean) + spread
+
+    def scaled(self, value: float, sign: str = "") -> str:
+        """A number as this figure shows its own; with `+` also the sign of positive ones."""
+        return f"{100 * value:{sign}.2f}" if self.percent else f"{value:{sign}.3f}"
 
     @property
     def merit(self) -> float:
@@ -157,11 +160,15 @@ class Table:
         between: str,
         short: str,
     ) -> str:
-        """Ours, marked, with the paper's in brackets."""
+        """Ours, marked, and in brackets the paper's and how far ours is above it."""
         paper = self.paper.get((row, column))
         left, right = {1: best, 2: second}.get(self.place(row, column), ("", ""))
         shown = f"{left}{self.own(row, column, between, short)}{right}"
-        return f"{shown} ({paper.shown(between)})" if paper else shown
+        if paper is None:
+            return shown
+        difference = self.difference(row, column)
+        above = "" if difference is None else f"; {paper.scaled(difference, '+')}"
+        return f"{shown} ({paper.shown(between)}{above})"
 
 
 def escaped(text: str) -> str:
