@@ -95,6 +95,15 @@ def test_the_papers_figure_stands_beside_its_cell(name, row, method, metric, exp
     assert found.shown() == expected
 
 
+def test_smoke_keeps_probes_of_different_length_apart(tmp_path):
+    cells = study_cells(load_study("lm-grid"), Scale.smoke, tmp_path, "dataset=fashion_mnist split=pls")
+    grid = {(cell.experiment.probe.steps, cell.experiment.probe.lr) for cell in cells.values()}
+    assert len(grid) == len(cells) == 25
+    assert sorted({steps for steps, _ in grid}) == [1, 2, 3, 5, 10]
+    usual = study_cells(load_study("ablations"), Scale.smoke, tmp_path, "split=pls")
+    assert {cell.experiment.probe.steps for cell in usual.values()} == {5}
+
+
 def test_only_keeps_a_part(tmp_path):
     study = load_study("main")
     cells = study_cells(
