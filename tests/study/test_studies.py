@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 from celm.base.errors import CelmError
 from celm.cli.app import app
 from celm.cli.study import save_errors
+from celm.report.html import report
 from celm.study.declaration import load_study, study_names
 from celm.study.running import paper_cell, study_cells, with_earlier
 from celm.study.scales import Scale, rows_at
@@ -188,7 +189,14 @@ def test_smoke_scale_fills_the_whole_table(name, tmp_path):
         "table.csv",
         "table.json",
         "cells",
+        "study.json",
     }
+    page = report(tmp_path)
+    assert page.count('<td class="place">') == len(list(tmp_path.rglob("result.json")))
+    assert ("Steps and rate of the probe" in page) == (name == "lm-grid")
+    assert ("Free-riders flagged" in page) == (name in ("free-rider", "estimators"))
+    assert ("True and estimated distribution" in page) == (name == "fidelity")
+    assert ("Measured by a clock" in page) == (name in ("ablations", "estimators"))
 
 
 def test_dry_run_says_how_much_there_is_to_do(tmp_path):
