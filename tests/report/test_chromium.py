@@ -52,6 +52,7 @@ told.outside = [...document.querySelectorAll("main *")].filter(
 ).map((e) => e.tagName + "." + e.getAttribute("class"));
 const figure = document.querySelector("figure svg").getBoundingClientRect();
 told.figure = [figure.width, figure.height];
+told.folders = [...document.querySelectorAll("td.place")].map((cell) => cell.getBoundingClientRect().height);
 told.background = getComputedStyle(document.body).backgroundColor;
 parent.postMessage(JSON.stringify(told), "*");
 """
@@ -144,7 +145,9 @@ def test_a_client_named_script_is_a_name(tmp_path: Path, handmade: Callable[...,
 @pytest.mark.parametrize("width", [390, 1280])
 def test_a_study_fits_and_sorts(study: Path, tmp_path: Path, width: int) -> None:
     write_report(study / "celm-seed42")
+    (study / "celm-seed43").rename(study / ("fashion_mnist_dirichlet_0.05-celm+fedrs-" * 3 + "seed43"))
     told = browse(report(study), tmp_path, width)
+    assert max(told["folders"]) < 50  # one line of text and its margins
     assert told["width"][0] <= told["width"][1]
     assert told["outside"] == []
     # What is missing comes last, whichever way.

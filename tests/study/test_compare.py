@@ -146,7 +146,7 @@ def test_command_prints_one_json_document_and_saves_the_tables(tmp_path):
     ]
     assert all(cell["count"] == 2 for cell in found["cells"])
     names = {path.name for path in (tmp_path / "out").iterdir() if path.is_file()}
-    assert names == {"table.md", "table.tex", "table.csv", "table.json"}
+    assert names == {"table.md", "table.tex", "table.csv", "table.json", "study.json", "errors.json"}
 
 
 @pytest.mark.slow

@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 from celm.base.errors import CelmError
 from celm.cli.app import app
 from celm.cli.study import save_errors
+from celm.report.html import report
 from celm.study.declaration import load_study, study_names
 from celm.study.paper import printed
 from celm.study.running import study_cells, with_earlier
@@ -101,6 +102,15 @@ def test_figures_of_other_metrics_and_of_other_definitions_stand_nowhere():
     assert printed("main", "fashion_mnist", "pls", "celm", "jsd") is None
     assert printed("fidelity", "fashion_mnist", "pls", "celm", "jsd") is not None
     assert printed("fidelity", "fashion_mnist", "pls", "celm", "emd") is None
+
+
+def test_smoke_keeps_probes_of_different_length_apart(tmp_path):
+    cells = study_cells(load_study("lm-grid"), Scale.smoke, tmp_path, "dataset=fashion_mnist split=pls")
+    grid = {(cell.experiment.probe.steps, cell.experiment.probe.lr) for cell in cells.values()}
+    assert len(grid) == len(cells) == 25
+    assert sorted({steps for steps, _ in grid}) == [1, 2, 3, 5, 10]
+    usual = study_cells(load_study("ablations"), Scale.smoke, tmp_path, "split=pls")
+    assert {cell.experiment.probe.steps for cell in usual.values()} == {5}
 
 
 def test_only_keeps_a_part(tmp_path):
@@ -199,7 +209,14 @@ def test_smoke_scale_fills_the_whole_table(name, tmp_path):
         "table.csv",
         "table.json",
         "cells",
+        "study.json",
     }
+    page = report(tmp_path)
+    assert page.count('<td class="place">') == len(list(tmp_path.rglob("result.json")))
+    assert ("Steps and rate of the probe" in page) == (name == "lm-grid")
+    assert ("Free-riders flagged" in page) == (name in ("free-rider", "estimators"))
+    assert ("True and estimated distribution" in page) == (name == "fidelity")
+    assert ("Measured by a clock" in page) == (name in ("ablations", "estimators"))
 
 
 def test_quick_lets_rates_decay_at_the_same_part_of_the_run(tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -68,6 +69,7 @@ def command(
     from celm.study.compare import compare_cells, compare_table
     from celm.study.grid import run_grid
     from celm.study.processes import Processes
+    from celm.study.record import record_comparison
     from celm.study.table import save_table
 
     place = out or Path("compare") / "-".join(filter(None, (base.dataset.name, base.split.name)))
@@ -79,15 +81,35 @@ def command(
     title = f"{first.dataset.name}, {first.split.name}, {first.run.rounds} rounds, seeds {seeds}"
     table = compare_table(outcomes, title)
     save_table(table, place)
+    record_comparison(
+        repeated(file, chosen, numbers, {**given, "preset": preset}, settings), title, outcomes, place
+    )
     # What a method changes of the training itself, beyond its weights.
     conditions = {m: said for (m, _), cell in cells.items() if (said := cell.experiment.run.conditions())}
     if format is Format.json:
         print_json({"folder": str(place.resolve()), **table.to_json(), "conditions": conditions})
     else:
-        console().print(comparison_table(table))
+        console().print(comparison_table(table, console().width))
         for method, said in conditions.items():
             console().print(f"{method}: {said}", style="dim", soft_wrap=True)
         console().print(f"folder: {escape(str(place))}", soft_wrap=True)
     failed = [f"{method} at seed {seed}: {o.error}" for (method, seed), o in outcomes.items() if o.error]
     if failed:
         raise CelmError(f"{len(failed)} of {len(outcomes)} runs failed; {'; '.join(failed)}")
+
+
+def repeated(
+    file: Path | None,
+    methods: Sequence[str],
+    seeds: Sequence[int],
+    given: Mapping[str, object],
+    settings: Sequence[str] | None,
+) -> list[str]:
+    """The command, as its report will show it."""
+    command = ["celm", "compare", *([str(file)] if file else [])]
+    command += ["--methods", ",".join(methods), "--seeds", ",".join(map(str, seeds))]
+    for option, value in given.items():
+        command += [] if value is None else [f"--{option}", str(value)]
+    for setting in settings or []:
+        command += ["--set", setting]
+    return command

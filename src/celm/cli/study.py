@@ -73,6 +73,7 @@ def command(
     from celm.study.declaration import load_study
     from celm.study.grid import run_grid
     from celm.study.ground_truth import save_truth
+    from celm.study.record import record_study
     from celm.study.running import study_cells, study_table, with_earlier
     from celm.study.scales import Scale
     from celm.study.table import save_table
@@ -100,6 +101,7 @@ def command(
     outcomes = with_earlier(study, size, place, dict(zip(cells, results, strict=True)))
     table = study_table(study, outcomes, size)
     save_table(table, place)
+    record_study(study, name, size, place, only)
     times = study_table(study, outcomes, size, wall_clock=True)
     if times.rows:
         save_table(times, place, "times")
@@ -121,9 +123,9 @@ def command(
             }
         )
     else:
-        console().print(comparison_table(table))
+        console().print(comparison_table(table, console().width))
         if times.rows:
-            console().print(comparison_table(times))
+            console().print(comparison_table(times, console().width))
         if study.about:
             console().print(study.about, style="dim")
         console().print(f"folder: {escape(str(place))}", soft_wrap=True)

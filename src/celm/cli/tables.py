@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, Literal
 
+from rich.console import Console, Group
 from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
@@ -89,23 +91,53 @@ def audit_table(found: Audit) -> Table:
     return table
 
 
-def comparison_table(table: StudyTable) -> Table:
-    """Ours with the paper's beside it; the best bold, the second underlined."""
-    shown = Table(title=escape(table.title), title_justify="left", title_style="bold")
-    shown.caption, shown.caption_justify = table.note or None, "left"
+def comparison_table(table: StudyTable, width: int) -> Group:
+    """Ours with the paper's beside it; the best bold, the second underlined.
+
+    What is wider than `width` characters is turned on its side; if that does not help, it is cut into several
+    tables, one below the other, so that every figure and every name is whole.
+    """
+    form = next((form for form in (table, transposed(table)) if fits(form, form.columns, width)), table)
+    blocks: list[list[str]] = [[]]
+    for column in form.columns:
+        if blocks[-1] and not fits(form, [*blocks[-1], column], width):
+            blocks.append([])
+        blocks[-1].append(column)
+    tables = [filled(form, columns) for columns in blocks]
+    tables[0].title = escape(table.title)
+    tables[-1].caption = table.note or None
+    return Group(*tables)
+
+
+def fits(table: StudyTable, columns: Sequence[str], width: int) -> bool:
+    return Console(width=10_000).measure(filled(table, columns)).maximum <= width
+
+
+def filled(table: StudyTable, columns: Sequence[str]) -> Table:
+    shown = Table(title_justify="left", title_style="bold", caption_justify="left")
     shown.add_column("")
     printed = {column for _, column in table.paper}
-    for column in table.columns:
+    for column in columns:
         shown.add_column(escape(column.replace("_", " ")), justify="right")
         if column in printed:
-            shown.add_column("paper", justify="right", style="dim")
+            shown.add_column("paper; difference", justify="right", style="dim")
     for row in table.rows:
         cells: list[Text] = [Text(row)]
-        for column in table.columns:
-            paper = table.paper.get((row, column))
+        for column in columns:
             style = {1: "bold", 2: "underline"}.get(table.place(row, column), "")
             cells.append(Text(table.own(row, column), style=style))
             if column in printed:
-                cells.append(Text(paper.shown() if paper else ""))
+                cells.append(Text(table.beside(row, column)))
         shown.add_row(*cells)
     return shown
+
+
+def transposed(table: StudyTable) -> StudyTable:
+    """Rows as columns; who competes with whom stays."""
+    ours, paper = (
+        {(column, row): figure for (row, column), figure in figures.items()}
+        for figures in (table.ours, table.paper)
+    )
+    turned: dict[str, Literal["rows", "columns"]] = {"rows": "columns", "columns": "rows"}
+    compete = turned.get(table.compete, table.compete)
+    return replace(table, rows=table.columns, columns=table.rows, ours=ours, paper=paper, compete=compete)

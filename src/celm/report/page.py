@@ -75,15 +75,16 @@ def shown(text: object, longest: int = LONGEST) -> str:
     return plain(str(text), longest) or "(no name)"
 
 
-def note(text: object) -> str:
+def note(text: object, longest: int = 240) -> str:
     """A longer text, such as a reason, as one line."""
-    return plain(str(text), 240)
+    return plain(str(text), longest)
 
 
-def lines(text: object) -> str:
+def lines(text: object, longest: int = 400) -> str:
     """A text of several lines without other control characters."""
     return "\n".join(
-        "".join(char if char.isprintable() else " " for char in line)[:400] for line in str(text).split("\n")
+        "".join(char if char.isprintable() else " " for char in line)[:longest]
+        for line in str(text).split("\n")
     )
 
 

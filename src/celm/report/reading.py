@@ -116,6 +116,49 @@ class Grid(Read):
     """How many each figure was meant to have."""
 
 
+class Standing(Read):
+    """Where a run stands in a study."""
+
+    row: str
+    method: str
+    seed: int
+
+    @property
+    def key(self) -> str:
+        """As errors.json names it."""
+        return f"{self.row}-{self.method}-{self.seed}"
+
+
+class Asked(Read):
+    """study.json: what was asked for, and which run is which."""
+
+    command: list[str]
+    """All but `--only`."""
+    title: str
+    about: str = ""
+    study: str | None = None
+    """Its name or file; None for a comparison."""
+    scale: str | None = None
+    seeds: list[int] = []
+    only: list[str] = []
+    """The parts that were asked for; none means the whole."""
+    version: str = ""
+    cells: dict[str, Standing] = {}
+    """By the folder of the run, seen from the study's."""
+
+    @model_validator(mode="after")
+    def command_is_ours(self) -> Self:
+        """People copy it into a shell."""
+        if self.command[:2] not in (["celm", "study"], ["celm", "compare"]):
+            raise ValueError("its command is neither celm study nor celm compare")
+        return self
+
+    @property
+    def commands(self) -> list[list[str]]:
+        """What repeats it, a command a part."""
+        return [[*self.command, "--only", part] for part in self.only] or [self.command]
+
+
 class Told:
     """A run as the report tells it."""
 
@@ -137,6 +180,16 @@ class Told:
 
 def read_grid(path: Path) -> Grid:
     return parsed(Grid, read_json(path), path)
+
+
+def read_asked(path: Path) -> Asked | None:
+    """None where the folder was made before there was such a file, or by hand."""
+    return parsed(Asked, read_json(path), path) if path.is_file() else None
+
+
+def read_errors(path: Path) -> dict[str, str]:
+    """errors.json: row, method and seed to what went wrong."""
+    return {name: str(text) for name, text in read_json(path).items()} if path.is_file() else {}
 
 
 def parsed(kind: type[Model], value: Mapping[str, Any], path: Path) -> Model:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shlex
+from collections.abc import Sequence
+from itertools import takewhile
 from typing import Any
 
 from celm.federation.experiment import Experiment
@@ -61,6 +63,17 @@ def command_parts(experiment: Experiment) -> list[str]:
     if given is None:
         return ["celm run", "experiment.toml"]
     return ["celm run", *(shlex.join(pair) for pair in zip(given[::2], given[1::2], strict=True))]
+
+
+def in_parts(arguments: Sequence[str]) -> list[str]:
+    """A command for the shell, an option with its value a part.
+
+    >>> in_parts(["celm", "study", "main", "--only", "split=pls seed=42"])
+    ['celm study main', "--only 'split=pls seed=42'"]
+    """
+    head = list(takewhile(lambda argument: not argument.startswith("--"), arguments))
+    pairs = [arguments[i : i + 2] for i in range(len(head), len(arguments), 2)]
+    return [shlex.join(part) for part in (head, *pairs)]
 
 
 def command(experiment: Experiment) -> str:

@@ -1,10 +1,9 @@
-"""The report of a study or a comparison: its table, the curves of its runs, and where each run is."""
+"""The report of a study or a comparison: its tables, the curves of its runs, what failed, and how to repeat it."""
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,16 +12,27 @@ from urllib.parse import quote
 import numpy as np
 from markupsafe import Markup
 
+from celm.metrics.free_riders import THRESHOLDS, threshold_curves
 from celm.report.accuracy_figure import accuracy_figure
+from celm.report.fidelity_figure import fidelity_figure
 from celm.report.inline import inline_svg
 from celm.report.page import percent, render, shown
 from celm.report.per_class_figure import per_class_figure
-from celm.report.reading import Cell, Grid, Told, read_grid
+from celm.report.reading import Cell, Grid, Told, read_asked, read_grid
+from celm.report.repeating import in_parts
 from celm.report.sensitivity_figure import sensitivity_figure
+from celm.report.study_runs import Methods, find_runs, flat, grouped, varying
+from celm.report.study_settings import study_settings
+from celm.report.threshold_figure import threshold_figure
 
-IRRELEVANT = {"run.seed", "split.seed", "run.workers", "run.threads", "run.device"}
-"""Settings that do not make another experiment."""
-PROBE_GRID = {"probe.steps", "probe.lr"}
+PROBE_GRID = ["probe.lr", "probe.steps"]
+FIGURES = ("curves", "per_class", "grid", "fpr", "tpr", "fidelity")
+DISTANCES = {f"{name}{rival}" for name in ("jsd", "emd", "hellinger") for rival in ("", "_uniform")}
+MOST_COLUMNS = 8
+"""A table with more is turned on its side, if that makes it narrower."""
+
+MOST_DOTS = 8
+"""Methods in the figure of classes."""
 
 
 @dataclass(frozen=True)
@@ -34,59 +44,76 @@ class Shown:
 
 
 @dataclass(frozen=True)
+class View:
+    """A table as the page shows it."""
+
+    heading: str
+    rows: Sequence[str]
+    columns: Sequence[str]
+    cells: Mapping[tuple[str, str], Shown]
+    seeds: int
+    """How many a figure was meant to have."""
+
+
+@dataclass(frozen=True)
 class Panel:
-    """The runs on one dataset and split: method (with what varies) to seed to run."""
+    """The runs of one row."""
 
     name: str
     anchor: str
-    runs: Mapping[str, Mapping[int, Told]]
-    curves: Markup | None
-    per_class: Markup | None
-    grid: Markup | None
+    runs: Methods
+    figures: Mapping[str, Markup | None]
 
 
 def study_page(path: Path, home: Path) -> str:
     """`home` is the folder that the page will be in; links to runs start there."""
-    grid = read_grid(path / "table.json")
-    finished, unfinished = runs_below(path)
-    rows = list(dict.fromkeys(cell.row for cell in grid.cells))
-    columns = list(dict.fromkeys(cell.column for cell in grid.cells))
-    order = [*rows, *columns]
+    grid, asked = read_grid(path / "table.json"), read_asked(path / "study.json")
+    times = read_grid(path / "times.json") if (path / "times.json").is_file() else None
+    runs = find_runs(path, asked)
+    groups = grouped(runs.finished, asked)
+    order = [name for cell in grid.cells for name in (cell.row, cell.column)]
+    distances = bool(grid.cells) and {cell.column for cell in grid.cells} <= DISTANCES
     panels = [
-        panel(number, name, in_table_order(runs, order))
-        for number, (name, runs) in enumerate(grouped(finished).items(), 1)
+        panel(number, name, in_table_order(methods, order), distances)
+        for number, (name, methods) in enumerate(groups.items(), 1)
     ]
-    methods = {told.experiment.method for told in finished}
+    methods = {told.experiment.method for told in runs.finished.values()} | {
+        method for row in groups.values() for method in row
+    }
+    table = view(grid, methods)
     context = {
         # The page says by itself how to read its cells.
         "title": grid.title.partition("; in percent")[0],
-        "rows": rows,
-        "row_heading": "method" if set(rows) <= methods else "row",
-        "columns": columns,
-        "cells": {(s.cell.row, s.cell.column): s for s in placed(grid)},
+        "asked": asked,
+        "commands": [in_parts(command) for command in asked.commands] if asked else [],
+        "settings": study_settings({name: whole(methods) for name, methods in groups.items()}),
+        "table": table,
+        "marked": any(told.place for told in table.cells.values()),
+        "times": view(times, methods) if times and times.cells else None,
         "paper": any(cell.paper_mean is not None for cell in grid.cells),
         "percent": all(cell.percent for cell in grid.cells),
         "low": any(cell.low for cell in grid.cells),
         "seeds": max((cell.count for cell in grid.cells), default=0),
-        "meant": grid.seeds,
+        "gaps": any(cell.mean is None for cell in grid.cells),
         "panels": panels,
-        "links": {told.path: link(told.path, home) for told in finished},
-        "places": {told.path: str(told.path.relative_to(path)) for told in finished},
-        "finished": len(finished),
-        "unfinished": [str(place.relative_to(path)) for place in unfinished],
+        "links": {told.path: link(told.path, home) for told in runs.finished.values()},
+        "places": {told.path: place for place, told in runs.finished.items()},
+        "runs": runs,
     }
     return render("study.html", context)
 
 
-def runs_below(path: Path) -> tuple[list[Told], list[Path]]:
-    """The finished runs in the folder, and those that are not finished.
-
-    Runs of some clients alone, which are there to find the truth about all of them, would only hide the methods.
-    """
-    places = sorted(found.parent for found in path.rglob("settings.toml"))
-    finished = [Told(place) for place in places if (place / "result.json").is_file()]
-    whole = [told for told in finished if told.experiment.run.clients is None]
-    return whole or finished, [place for place in places if not (place / "result.json").is_file()]
+def view(grid: Grid, methods: Iterable[str]) -> View:
+    """Methods are the columns, or the rows where they are too many to stand side by side."""
+    rows = list(dict.fromkeys(cell.row for cell in grid.cells))
+    columns = list(dict.fromkeys(cell.column for cell in grid.cells))
+    cells = {(told.cell.row, told.cell.column): told for told in placed(grid)}
+    turned = len(columns) > max(MOST_COLUMNS, len(rows))
+    if turned:
+        rows, columns = columns, rows
+        cells = {(column, row): told for (row, column), told in cells.items()}
+    heading = "method" if set(rows) <= set(methods) or (turned and grid.compete == "columns") else "row"
+    return View(heading, rows, columns, cells, grid.seeds)
 
 
 def placed(grid: Grid) -> list[Shown]:
@@ -111,115 +138,121 @@ def placed(grid: Grid) -> list[Shown]:
     return told
 
 
-def grouped(runs: Sequence[Told]) -> dict[str, dict[str, dict[int, Told]]]:
-    """Dataset and split to method to seed to run; each named with the settings that tell it from its like."""
-    datasets = named([(t, f"{t.result.dataset}, {t.result.split}", among(flat(t), True)) for t in runs])
-    return {
-        name: {
-            label: {told.result.seed: told for told in seeds}
-            for label, seeds in named(
-                [(t, t.experiment.method, among(flat(t), False)) for t in members]
-            ).items()
-        }
-        for name, members in datasets.items()
-    }
-
-
-def named(runs: Sequence[tuple[Told, str, Mapping[str, str]]]) -> dict[str, list[Told]]:
-    """Runs by their name, and by the settings that vary among those of that name."""
-    alike: dict[str, list[Mapping[str, str]]] = {}
-    for _, name, settings in runs:
-        alike.setdefault(name, []).append(settings)
-    varying = {
-        name: [key for key in sorted(set().union(*rows)) if len({row.get(key) for row in rows}) > 1]
-        for name, rows in alike.items()
-    }
-    groups: dict[str, list[Told]] = {}
-    for told, name, settings in runs:
-        told_apart = [f"{key}={settings.get(key, 'default')}" for key in varying[name]]
-        groups.setdefault(", ".join([name, *told_apart]), []).append(told)
-    return groups
-
-
-def among(settings: Mapping[str, str], data: bool) -> dict[str, str]:
-    """The settings of the data, or all others."""
-    return {key: value for key, value in settings.items() if key.startswith(("dataset.", "split.")) == data}
-
-
-def in_table_order(runs: dict[str, dict[int, Told]], order: Sequence[str]) -> dict[str, dict[int, Told]]:
+def in_table_order(methods: Methods, order: Sequence[str]) -> dict[str, Sequence[Told]]:
     """Methods as the table has them, so that a method has one colour throughout."""
-    places = {name: number for number, name in enumerate(order)}
-    return dict(sorted(runs.items(), key=lambda item: places.get(item[0], len(places))))
+    places = {name: number for number, name in reversed(list(enumerate(order)))}
+    return dict(sorted(methods.items(), key=lambda item: places.get(item[0], len(order))))
 
 
-def flat(told: Told) -> dict[str, str]:
-    """Settings by their whole names, as text."""
-    tables = told.experiment.tables()
-    return {
-        f"{table}.{key}": json.dumps(value).strip('"')
-        for table, values in tables.items()
-        if isinstance(values, dict)
-        for key, value in values.items()
-        if f"{table}.{key}" not in IRRELEVANT
+def whole(methods: Methods) -> Methods:
+    """Without runs of some clients alone, which are there to find the truth about all and would hide the methods."""
+    found = {
+        name: [told for told in runs if told.experiment.run.clients is None] for name, runs in methods.items()
     }
+    return {name: runs for name, runs in found.items() if runs} or methods
 
 
-def panel(number: int, name: str, runs: dict[str, dict[int, Told]]) -> Panel:
-    curves = {method: {seed: told.records for seed, told in seeds.items()} for method, seeds in runs.items()}
-    ends = "; ".join(
-        f"{shown(method)} {percent(float(np.mean([t.result.accuracy for t in seeds.values()])))}"
-        for method, seeds in list(runs.items())[:12]
-    )
-    grid = probe_settings(runs)
-    drawn = grid is None and any(
-        r["accuracy"] is not None for s in curves.values() for rs in s.values() for r in rs
-    )
-    return Panel(
-        name,
-        f"panel-{number}",
-        runs,
-        curves=inline_svg(
-            accuracy_figure(curves), f"curves{number}", f"Accuracy over the rounds. At the end: {ends}."
-        )
-        if drawn
-        else None,
-        per_class=inline_svg(
-            by_class(runs), f"classes{number}", f"Accuracy on each class, a dot a method, for {name}."
-        )
-        if grid is None and len(runs) <= 8
-        else None,
-        grid=inline_svg(
+def panel(number: int, name: str, runs: Methods, distances: bool) -> Panel:
+    methods = whole(runs)
+    made: dict[str, Markup] = {}
+    grid = probe_settings(methods)
+    if grid is not None:
+        made["grid"] = inline_svg(
             sensitivity_figure(grid), f"grid{number}", "Heatmap of accuracy over the probe's steps and rate."
         )
-        if grid is not None
-        else None,
+    else:
+        made |= accuracy_figures(number, name, methods)
+    made |= rates_figures(number, methods)
+    if distances and (drawn := fidelity_panel(number, methods)):
+        made["fidelity"] = drawn
+    return Panel(name, f"panel-{number}", runs, dict.fromkeys(FIGURES) | made)
+
+
+def accuracy_figures(number: int, name: str, methods: Methods) -> dict[str, Markup]:
+    made = {}
+    curves = {method: dict(enumerate(told.records for told in runs)) for method, runs in methods.items()}
+    ends = "; ".join(
+        f"{shown(method)} {percent(float(np.mean([told.result.accuracy for told in runs])))}"
+        for method, runs in list(methods.items())[:12]
     )
+    if any(
+        r["accuracy"] is not None for runs in curves.values() for records in runs.values() for r in records
+    ):
+        made["curves"] = inline_svg(
+            accuracy_figure(curves), f"curves{number}", f"Accuracy over the rounds. At the end: {ends}."
+        )
+    classes = {tuple(told.result.classes) for runs in methods.values() for told in runs}
+    if len(methods) <= MOST_DOTS and len(classes) == 1:
+        made["per_class"] = inline_svg(
+            by_class(methods), f"classes{number}", f"Accuracy on each class, a dot a method, for {name}."
+        )
+    return made
 
 
-def by_class(runs: Mapping[str, Mapping[int, Told]]) -> Any:
+def by_class(methods: Methods) -> Any:
     """Mean over seeds of the accuracy on each class."""
-    first = next(told for seeds in runs.values() for told in seeds.values())
+    first = next(told for runs in methods.values() for told in runs)
     means: dict[str, list[float | None]] = {}
-    for method, seeds in runs.items():
-        rows = [told.result.per_class for told in seeds.values()]
+    for method, runs in methods.items():
+        rows = [told.result.per_class for told in runs]
         columns = [[v for v in column if v is not None] for column in zip(*rows, strict=True)]
         means[method] = [sum(column) / len(column) if column else None for column in columns]
     return per_class_figure(means, first.result.classes, first.result.rare_classes)
 
 
-def probe_settings(runs: Mapping[str, Mapping[int, Told]]) -> dict[tuple[int, float], float] | None:
+def rates_figures(number: int, methods: Methods) -> dict[str, Markup]:
+    """Over the thresholds, how many honest clients and how many free-riders are flagged, where there are any."""
+    rates: dict[str, dict[str, list[float]]] = {"fpr": {}, "tpr": {}}
+    for method, runs in methods.items():
+        curves = [
+            threshold_curves([r.standing for r in told.rounds if r.standing], told.result.free_riders)
+            for told in runs
+            if told.result.free_riders
+        ]
+        for position, rate in enumerate(rates.values()):
+            if found := [curve for pair in curves if (curve := pair[position]) is not None]:
+                rate[method] = np.mean(found, axis=0).tolist()
+    said = {
+        "fpr": ("false-positive rate", "Part of the honest clients that are flagged"),
+        "tpr": ("true-positive rate", "Part of the free-riders that are flagged"),
+    }
+    return {
+        name: inline_svg(
+            threshold_figure(THRESHOLDS, rate, up=said[name][0]),
+            f"{name}{number}",
+            f"{said[name][1]}, over the threshold on z-scores, a line a method.",
+        )
+        for name, rate in rates.items()
+        if rate
+    }
+
+
+def fidelity_panel(number: int, methods: Methods) -> Markup | None:
+    """What the first run with evidence estimates, beside the truth."""
+    for told in (told for runs in methods.values() for told in runs):
+        result = told.result
+        evidence = result.evidence or {}
+        counts = {client: [float(n) for n in result.counts.get(client, ())] for client in evidence}
+        if any(map(sum, evidence.values())) and all(counts.values()) and any(map(sum, counts.values())):
+            return inline_svg(
+                fidelity_figure(counts, evidence, result.classes),
+                f"fidelity{number}",
+                f"True and estimated distribution of samples, with both marginals, seed {result.seed}.",
+            )
+    return None
+
+
+def probe_settings(methods: Methods) -> dict[tuple[int, float], float] | None:
     """Mean accuracy by (steps, rate) where the runs are a full grid of nothing else; None where not."""
-    members = [told for seeds in runs.values() for told in seeds.values()]
-    rows = [flat(told) for told in members]
-    keys = {key for row in rows for key in row}
-    if {key for key in keys if len({row.get(key) for row in rows}) > 1} != PROBE_GRID:
+    members = [told for runs in methods.values() for told in runs]
+    if varying([flat(told) for told in members]) != PROBE_GRID:
         return None
     values: dict[tuple[int, float], list[float]] = {}
     for told in members:
         probe = told.experiment.probe
         values.setdefault((probe.steps, probe.lr), []).append(told.result.accuracy)
-    whole = len(values) == len({s for s, _ in values}) * len({r for _, r in values})
-    return {key: sum(row) / len(row) for key, row in values.items()} if whole else None
+    full = len(values) == len({s for s, _ in values}) * len({r for _, r in values})
+    return {key: sum(row) / len(row) for key, row in values.items()} if full else None
 
 
 def link(run: Path, home: Path) -> str | None:

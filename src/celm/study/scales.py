@@ -2,8 +2,8 @@
 
 paper   as declared
 quick   a fifth of the rounds (rates decay in proportion), at most 1000 samples of each class, the first seed
-smoke   the embedded digits in place of the dataset, three rounds, five probe steps, the first seed; where every
-        coalition is trained, three clients, and every split once
+smoke   the embedded digits in place of the dataset, three rounds, a fortieth of the probe steps, the first seed;
+        where every coalition is trained, three clients, and every split once
 """
 
 from __future__ import annotations

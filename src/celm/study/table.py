@@ -74,6 +74,13 @@ class Table:
             return "–"
         return ours.shown(between) + (short if ours.count < self.seeds else "")
 
+    def beside(self, row: str, column: str, between: str = " ± ") -> str:
+        """The paper's figure, and how far ours is above it; empty where the paper has none."""
+        paper, difference = self.paper.get((row, column)), self.difference(row, column)
+        if paper is None:
+            return ""
+        return paper.shown(between) + ("" if difference is None else f"; {paper.scaled(difference, '+')}")
+
     @property
     def note(self) -> str:
         """What the mark of short figures means; empty where there are none."""
@@ -161,14 +168,10 @@ class Table:
         short: str,
     ) -> str:
         """Ours, marked, and in brackets the paper's and how far ours is above it."""
-        paper = self.paper.get((row, column))
         left, right = {1: best, 2: second}.get(self.place(row, column), ("", ""))
         shown = f"{left}{self.own(row, column, between, short)}{right}"
-        if paper is None:
-            return shown
-        difference = self.difference(row, column)
-        above = "" if difference is None else f"; {paper.scaled(difference, '+')}"
-        return f"{shown} ({paper.shown(between)}{above})"
+        beside = self.beside(row, column, between)
+        return f"{shown} ({beside})" if beside else shown
 
 
 def escaped(text: str) -> str:
