@@ -33,10 +33,22 @@ def correlations(found: dict[str, Any], utility: str) -> dict[str, dict[str, flo
     return {row: {method: mean(values) for method, values in cells.items()} for row, cells in seen.items()}
 
 
+def means(table: dict[str, dict[str, float]], methods: list[str]) -> dict[str, dict[str, float]]:
+    """A row for each dataset, over its splits."""
+    datasets = dict.fromkeys(row.split()[0] for row in table)
+    rows = {name: [cells for row, cells in table.items() if row.startswith(name)] for name in datasets}
+    return {
+        f"*{name}, mean of {len(found)}*": {
+            method: mean(cells[method] for cells in found if method in cells) for method in methods
+        }
+        for name, found in rows.items()
+    }
+
+
 def markdown(table: dict[str, dict[str, float]], methods: list[str], title: str) -> str:
     lines = [f"**Correlation with Shapley values of {title}**", "", "| | " + " | ".join(methods) + " |"]
     lines.append("|---" * (len(methods) + 1) + "|")
-    for row, cells in table.items():
+    for row, cells in {**table, **means(table, methods)}.items():
         shown = [f"{cells[method]:+.2f}" if method in cells else "–" for method in methods]
         lines.append(f"| {row} | " + " | ".join(shown) + " |")
     return "\n".join(lines) + "\n"
