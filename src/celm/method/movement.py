@@ -15,7 +15,7 @@
     d_i     = min(10 m_i / median_j m_j,  n_i / median_j n_j)
     idle    where d_i < ω
 
-A client that does not train has no more in hand than what it was sent, now and before, and noise. To return that, with
+What a client that does not train has in hand is what it was sent, now and before, and noise. To return that, with
 rows or layers scaled, gives d = 0, and so does to move once more along any changes that the global model has made of
 late. A model that is only written in other weights has m = 0. Noise hardly moves these logits unless it is far larger
 than honest work, since it is spread over all weights, and by ρ nothing counts as larger. Nor does it matter how much a

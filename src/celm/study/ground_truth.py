@@ -54,6 +54,8 @@ class Truth:
     utility: str
     everyone: float
     """v(N)."""
+    worth: Mapping[str, float]
+    """v of every coalition but the empty one; its clients by their places, as in `0+2`."""
     shapley: Mapping[str, float]
     leave_one_out: Mapping[str, float]
 
@@ -120,9 +122,18 @@ def truth_of(row: str, seed: int, utility: str, clients: Sequence[str], worth: M
         seed,
         utility,
         everyone=worth[game.everyone],
+        worth={members(coalition): value for coalition, value in sorted(worth.items())},
         shapley=dict(zip(clients, shapley(game), strict=True)),
         leave_one_out=dict(zip(clients, leave_one_out(game), strict=True)),
     )
+
+
+def members(coalition: int) -> str:
+    """
+    >>> members(0b101)
+    '0+2'
+    """
+    return "+".join(str(place) for place in range(coalition.bit_length()) if coalition >> place & 1)
 
 
 def agreements(study: Study, outcomes: Mapping[Key, Outcome]) -> Iterator[Agreement]:
@@ -169,7 +180,7 @@ def truth_table(study: Study, outcomes: Mapping[Key, Outcome], scale: Scale) -> 
 
 
 def save_truth(study: Study, outcomes: Mapping[Key, Outcome], folder: Path) -> None:
-    """`truth.json`: every true value and every agreement, what each estimator needs, and what it cost."""
+    """`truth.json`: worth, true values, weights and agreements, what each estimator needs, and what it cost."""
     done = [(key, outcome) for key, outcome in outcomes.items() if outcome.result is not None]
     retraining = [
         o.result["seconds"] for (_, method, _), o in done if method not in study.methods and o.result
@@ -181,6 +192,11 @@ def save_truth(study: Study, outcomes: Mapping[Key, Outcome], folder: Path) -> N
         },
         "retraining_seconds": sum(retraining),
         "truth": [asdict(truth) for truth in truths(study, outcomes)],
+        "weights": [
+            {"row": row, "seed": seed, "method": method, "weights": outcome.result["weights"]}
+            for (row, method, seed), outcome in done
+            if method in study.methods and outcome.result
+        ],
         "agreement": [asdict(found) for found in agreements(study, outcomes)],
     }
     write_text(folder / "truth.json", dump_json(about, indent=1) + "\n")
