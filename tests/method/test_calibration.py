@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from celm.method.calibration import (
     FLOOR,
+    OWN,
     SIGN_OF_TRAINING,
     Calibration,
     calibrate,
@@ -60,9 +61,29 @@ def test_gains_are_raised_logits_in_units_of_spread() -> None:
     one = model(1)
     found = probe([one], SHAPE, CLASSES, steps=30, seed=3, calibrated=True)
     assert found.calibration is not None
-    reached = one(found.inputs[0]).detach().diagonal()
-    expected = (reached - found.calibration.level[0]) / found.calibration.overall[0]
-    torch.testing.assert_close(found.logits[0], expected, rtol=1e-4, atol=1e-4)
+    risen = (one(found.inputs[0]).detach() - found.calibration.level[0]) / found.calibration.overall[0]
+    for c, row in enumerate(risen.tolist()):
+        own, other = row[c], max(row[:c] + row[c + 1 :])
+        assert found.logits[0, c].item() == pytest.approx(max(0, min(own, (own - other) / OWN)), abs=1e-3)
+
+
+@given(st.integers(0, 20), st.floats(0.3, 3))
+@settings(max_examples=10, deadline=None)
+def test_a_copied_row_is_evidence_of_neither_class(seed: int, factor: float) -> None:
+    """Whatever it is multiplied by, two classes that rise together are not known apart."""
+    one = model(seed)
+    with torch.no_grad():
+        for tensor in one[2].parameters():
+            tensor[1] = tensor[0]
+    gains, calibration = probed([one])
+    assert gains[0, 0] == pytest.approx(0, abs=1e-3)
+    assert gains[0, 1] == pytest.approx(0, abs=1e-3)
+    with torch.no_grad():
+        for tensor in one[2].parameters():
+            tensor[1] = factor * tensor[0]
+    gains, calibration = probed([one])
+    # The smaller of the two is always below the other one.
+    assert calibrated_evidence(gains, calibration)[0, 0 if factor > 1 else 1] == pytest.approx(0, abs=1e-6)
 
 
 def test_by_hand() -> None:

@@ -2,7 +2,8 @@
 
     μ_ic, σ_ic  = mean and deviation of s_c(x; w_i) over n inputs x ~ N(0, I), the same for all models
     σ_i²        = (1/K) Σ_c σ_ic²
-    g_ic        = what the probe reaches on (s_c - μ_ic) / σ_i
+    g           = what the probe of class c reaches on (s_c - μ_ic) / σ_i,  h  the same of the next best class there
+    g_ic        = max(0, min(g, (g - h) / κ))                as far as it is this class that rises
     a_ic        = g_ic / max_c g_ic                          how high it rises, beside the client's best class
     z_ic        = g_ic σ_i / σ_ic                            the same in units of its own spread,
     b_ic        = z_ic / max(max_c z_ic, median_j max_c z_jc)       beside the best of this and of other clients
@@ -10,10 +11,11 @@
 
 A client's logits times any positive number, plus any constants for each class, give the same (s - μ) / σ, hence the
 same probe and the same evidence: whoever scales the head, or scales layers of a ReLU network without biases, gains
-nothing. Single rows of the head that are scaled change a but not b. So that a model that was never trained does not
-pass for a broad one, a client whose best logit rises less than γ of the median of all, in its own units
-(m_i = σ_i max_c g_ic), has no evidence; to scale up beyond that gains nothing. Nor has one that does not work
-(celm.method.movement), where it is known what the clients were sent. Of an even number, the median is the lower one.
+nothing. Single rows of the head that are scaled change a but not b, and rows that are copied raise h along with g. So
+that a model that was never trained does not pass for a broad one, a client whose best logit rises less than γ of the
+median of all, in its own units (m_i = σ_i max_c g_ic), has no evidence; to scale up beyond that gains nothing. Nor has
+one that does not work (celm.method.movement), where it is known what the clients were sent. Of an even number, the
+median is the lower one.
 
 The paper's level of the global model (Eq. 8) has no part in this: what is compared is a client's own classes.
 """
@@ -27,13 +29,15 @@ import torch
 from torch import Tensor
 
 from celm.base.randomness import generator
-from celm.method.stacking import Forward
+from celm.method.stacking import Forward, places
 
 SAMPLES, AT_ONCE = 512, 64
 FLOOR = 0.35
 """τ: the part of its best class that a class must reach to count as known at all."""
 SIGN_OF_TRAINING = 0.4
 """γ: of models after a few rounds on FashionMNIST, untrained ones reach at most 0.34, trained ones at least 0.63."""
+OWN = 0.1
+"""κ: the part of its height by which a class must be above the next one to count in full."""
 TINY = 1e-30
 
 
@@ -67,6 +71,15 @@ class Calibrated(Forward):
 
     def slope(self, x: Tensor, targets: Tensor) -> Tensor:
         return self.raw.slope(x, targets) / self.scale.view(-1, *[1] * (x.ndim - 1))
+
+    def reached(self, x: Tensor, targets: Tensor) -> Tensor:
+        """g: how high the logit of its class has risen at every `x[m, j]`, as far as others have not."""
+        logits, wanted = self(x), places(x, targets)
+        own = logits.gather(2, wanted)
+        if logits.shape[2] == 1:
+            return own.squeeze(2)
+        other = logits.scatter(2, wanted, -torch.inf).amax(2, keepdim=True)
+        return torch.minimum(own, (own - other) / OWN).clamp_min(0).squeeze(2)
 
 
 @torch.no_grad()

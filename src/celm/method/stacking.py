@@ -28,10 +28,18 @@ class Forward:
 
     def slope(self, x: Tensor, targets: Tensor) -> Tensor:
         """The gradient of Σ_mj forward(x)[m, j, targets[j]] by x `[M, k, *shape]`."""
-        wanted = targets.view(1, -1, 1).expand(x.shape[0], -1, 1)
         with torch.enable_grad():
             followed = x.detach().requires_grad_(True)
-            return torch.autograd.grad(self(followed).gather(2, wanted).sum(), followed)[0]
+            return torch.autograd.grad(self(followed).gather(2, places(x, targets)).sum(), followed)[0]
+
+    def reached(self, x: Tensor, targets: Tensor) -> Tensor:
+        """How high `targets[j]` has risen at every `x[m, j]`, `[M, k]`."""
+        return self(x).gather(2, places(x, targets)).squeeze(2)
+
+
+def places(x: Tensor, targets: Tensor) -> Tensor:
+    """Where in logits `[M, k, K]` those of `targets` `[k]` are, `[M, k, 1]`."""
+    return targets.view(1, -1, 1).expand(x.shape[0], -1, 1)
 
 
 @dataclass(frozen=True)
