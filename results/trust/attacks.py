@@ -75,6 +75,7 @@ ATTACKS: dict[str, list[str]] = {
     "shift_bias fc2 +10": ["attack.name=shift_bias", "attack.layer=fc2", "attack.strength=10.0"],
     "random_weights": ["attack.name=random_weights"],
     "fabricate_class": ["attack.name=fabricate_class"],
+    "invent_data": ["attack.name=invent_data"],
     "copy_global": ["attack.name=copy_global"],
     "copy_global, noise": ["attack.name=copy_global", "attack.strength=1.0"],
     "copy_global, noise x3, head x10": ["attack.name=copy_global", "attack.strength=3.0", "attack.head=10.0"],
