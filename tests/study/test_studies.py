@@ -121,6 +121,7 @@ def test_only_keeps_a_part(tmp_path):
     assert list(cells) == [("fashion_mnist dirichlet_0.05", "celm", 43)]
     assert len(study_cells(study, Scale.paper, tmp_path, "split=dirichlet method=celm")) == 18
     assert len(study_cells(study, Scale.paper, tmp_path, "split=pls,sls method=fedavg,celm seed=42")) == 8
+    assert len(study_cells(study, Scale.paper, tmp_path, "split=pls split=sls method=celm seed=42")) == 4
     for wrong in ("split=nowhere", "colour=red", "pls", "method=celm,clem", "seed=42,1", "method='celm"):
         with pytest.raises(CelmError, match="--only"):
             study_cells(study, Scale.paper, tmp_path, wrong)

@@ -25,7 +25,7 @@ from celm.models.state import StateDict, load_state, state_of
 class InventData(Attack):
     """Has no data: trains on one picture of noise for each class."""
 
-    strength: float = 30.0
+    strength: Annotated[float, Field(ge=0, le=100_000)] = 30.0
     """Steps in a round."""
     rate: Annotated[float, Field(gt=0)] = 0.03
     """Their size."""
@@ -42,7 +42,7 @@ class InventData(Attack):
         pictures = torch.randn(federation.classes, *federation.input_shape, generator=drawn)
         like = next(module.parameters())
         pictures, labels = pictures.to(like), torch.arange(federation.classes, device=like.device)
-        module.train()
+        module.eval()  # dropout would draw from a stream that others use
         descent = torch.optim.SGD(module.parameters(), lr=self.rate)
         for _ in range(round(self.strength)):
             descent.zero_grad()

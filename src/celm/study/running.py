@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -94,7 +94,7 @@ def parse_filter(only: str) -> dict[str, set[str]]:
         parts = shlex.split(only)
     except ValueError:
         raise CelmError(f"--only: '{only}' has a quote that does not end") from None
-    wanted = {}
+    wanted: dict[str, set[str]] = {}
     for part in parts:
         key, equals, value = part.partition("=")
         if key not in FILTERS or not equals:
@@ -102,11 +102,11 @@ def parse_filter(only: str) -> dict[str, set[str]]:
                 f"--only: '{part}' is not a filter",
                 f"as in dataset=fashion_mnist split=pls method=fedavg,celm; by {', '.join(FILTERS)}",
             )
-        wanted[key] = {slug(one) for one in value.split(",")}
+        wanted.setdefault(key, set()).update(slug(one) for one in value.split(","))
     return wanted
 
 
-def chosen(study: Study, scale: Scale, only: str) -> Iterator[tuple[Row, str, int]]:
+def chosen(study: Study, scale: Scale, only: str) -> list[tuple[Row, str, int]]:
     """Row, method and seed of every run that `only` keeps. A value that fits no run at all is a mistake."""
     wanted = parse_filter(only)
     known: dict[str, set[str]] = {name: set() for name in FILTERS}
@@ -126,7 +126,7 @@ def chosen(study: Study, scale: Scale, only: str) -> Iterator[tuple[Row, str, in
             raise CelmError(
                 f"--only: study '{study.name}' has no {name} '{value}'", nearest(value, known[name])
             )
-    yield from kept
+    return kept
 
 
 def facts_of(study: Study, row: Row, method: str, seed: int) -> dict[str, set[str]]:
