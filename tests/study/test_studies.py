@@ -215,7 +215,10 @@ def test_smoke_scale_fills_the_whole_table(name, tmp_path):
     page = report(tmp_path)
     assert page.count('<td class="place">') == len(list(tmp_path.rglob("result.json")))
     assert ("Steps and rate of the probe" in page) == (name == "lm-grid")
-    assert ("Free-riders flagged" in page) == (name in ("free-rider", "estimators"))
+    splits = {
+        cell.experiment.split.name for cell in study_cells(load_study(name), Scale.smoke, tmp_path).values()
+    }
+    assert ("Free-riders flagged" in page) == ("free_rider" in splits)
     assert ("True and estimated distribution" in page) == (name == "fidelity")
     assert ("Measured by a clock" in page) == (name in ("ablations", "estimators"))
 
