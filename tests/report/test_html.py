@@ -207,6 +207,9 @@ def test_what_is_neither_run_nor_study_is_refused(tmp_path: Path, handmade: Call
         report(tmp_path / "nothing")
     with pytest.raises(CelmError, match="neither a run nor a study"):
         report(tmp_path)
+    (tmp_path / "stopped" / "cells").mkdir(parents=True)
+    with pytest.raises(CelmError, match="has no table yet"):
+        report(tmp_path / "stopped")
     place = handmade(tmp_path / "run")
     damage(place, accuracy="high")
     with pytest.raises(CelmError, match=r"result\.json is damaged: accuracy"):

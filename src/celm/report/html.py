@@ -21,6 +21,11 @@ def report(path: Path, probe_images: bool = False, home: Path | None = None) -> 
         from celm.report.run_page import run_page
 
         return run_page(Told(path), probe_images)
+    if (path / "cells").is_dir():
+        raise CelmError(
+            f"{path} has no table yet: the study was stopped before its first, or goes on still",
+            "the same celm study command goes on with what is missing; a run under cells/ has a report of its own",
+        )
     missing = "there is no such folder" if not path.is_dir() else "it has no settings.toml and no table.json"
     raise CelmError(
         f"{path} is neither a run nor a study: {missing}", "give a folder that celm run or celm compare made"

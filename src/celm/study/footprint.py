@@ -5,7 +5,8 @@
 
 Both are means over all rounds, warm-up included, from the sizes of the models alone: what some methods exchange
 besides (control variates, validation scores) is not in them. Kept heads need not travel down again: from the second
-round that a client takes part in until heads are shared.
+round that a client takes part in until heads are shared; with `settle` that is counted to the last round it allows,
+at most some heads too few.
 
 The memory of a probe is the most that its tensors take at any moment on top of the models themselves: stacked
 parameters, inputs, gradients, activations, optimiser. It is measured by counting every tensor made and dropped
@@ -74,9 +75,8 @@ def server_seconds(run: Run) -> float | None:
     if len(times) < len(run.rounds):
         return None
     probed = [record["round"] for record in run.rounds if record["evidence"]]
-    if (
-        len(probed) > 1
-    ):  # the first probe also waits for parts of torch to load: it counts as one of the others
+    if len(probed) > 1:
+        # the first probe also waits for parts of torch to load: it counts as one of the others
         times[probed[0]] = mean(times[number] for number in probed[1:])
     return float(mean(times.values()))
 
