@@ -16,7 +16,8 @@ Protocol, fixed before the first measurement:
   the honest run minus that of the attacked one, in points. Means over the seeds.
 - A run in which an upload was left out as not finite is marked. A global model is judged as it comes out.
 
-Every cell is one run; what it found goes to attacks/cells/ and is not run again, the tables to attacks/table.md.
+Every cell is one run; what it found goes to attacks/cells/ and is not run again, the tables to attacks/table.md, the
+weights gained also to attacks/gained.svg as a picture.
 `--smoke` is digits, 3 rounds and one seed, under runs/, to see that everything runs.
 """
 
@@ -31,6 +32,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean
 from typing import Any
+
+from panels import Table, panels, save
 
 import celm
 from celm.base.errors import CelmError
@@ -205,10 +208,19 @@ def matrix(scale: Scale) -> str:
     return "\n".join(lines) + "\n"
 
 
+def gained(scale: Scale, split: str) -> Table:
+    """Attack to method to points of weight."""
+    table = {}
+    for attack in list(ATTACKS)[1:]:
+        got = {method: compared(scale, split, method, attack) for method in METHODS}
+        table[attack] = {method: one["weight"] for method, one in got.items() if one is not None}
+    return {attack: cells for attack, cells in table.items() if cells}
+
+
 def shown(gains: dict[str, float] | None, name: str) -> str:
     if gains is None or name not in gains:
         return "–"
-    return f"{gains[name]:+.1f}" + ("!" if gains["excluded"] else "")
+    return f"{gains[name]:+z.1f}" + ("!" if gains["excluded"] else "")
 
 
 if __name__ == "__main__":
@@ -225,3 +237,11 @@ if __name__ == "__main__":
                 print(line, flush=True)
     scale.results.mkdir(parents=True, exist_ok=True)
     write_text(scale.results / "table.md", matrix(scale))
+    pictures = {
+        f"{split}: the attacker is {client}": table
+        for split, client in SPLITS.items()
+        if (table := gained(scale, split))
+    }
+    label = "points of weight gained over honest behaviour"
+    figure = panels(pictures, list(METHODS), label=label, limit=50, shown="{:+z.1f}".format, colours="RdBu_r")
+    save(figure, scale.results / "gained.svg")

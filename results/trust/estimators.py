@@ -12,9 +12,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-import matplotlib
-import numpy as np
-from matplotlib.figure import Figure
+from panels import panels, save
 
 from celm.base.files import write_text
 
@@ -54,26 +52,7 @@ def markdown(table: dict[str, dict[str, float]], methods: list[str], title: str)
     return "\n".join(lines) + "\n"
 
 
-def picture(tables: dict[str, dict[str, dict[str, float]]], methods: list[str]) -> Figure:
-    heights = [len(table) for table in tables.values()]
-    figure = Figure(figsize=(2.8 + 0.75 * len(methods), 1.5 + 0.32 * sum(heights)), layout="constrained")
-    panels = figure.subplots(len(tables), 1, squeeze=False, height_ratios=heights)[:, 0]
-    for axes, (title, table) in zip(panels, tables.items(), strict=True):
-        values = np.array([[cells.get(method, np.nan) for method in methods] for cells in table.values()])
-        image = axes.imshow(values, cmap="RdBu", vmin=-1, vmax=1, aspect="auto")
-        axes.set_title(f"Shapley values of {title}", loc="left", fontsize=10)
-        axes.set_xticks(range(len(methods)), methods, rotation=30, ha="right")
-        axes.set_yticks(range(len(table)), list(table))
-        for (y, x), value in np.ndenumerate(values):
-            if np.isfinite(value):
-                ink = "white" if abs(value) > 0.6 else "black"
-                axes.text(x, y, f"{value:+.2f}", ha="center", va="center", fontsize=8, color=ink)
-    figure.colorbar(image, ax=list(panels), label="Pearson correlation", shrink=0.6)
-    return figure
-
-
 if __name__ == "__main__":
-    matplotlib.rcParams["svg.hashsalt"] = "celm"
     found = json.loads((Path(sys.argv[1]) / "truth.json").read_text())
     methods = list(found["estimators"])
     tables = {title: correlations(found, utility) for utility, title in UTILITIES.items()}
@@ -82,4 +61,6 @@ if __name__ == "__main__":
     needs = [f"| {method} | {about['needs']} |" for method, about in found["estimators"].items()]
     text += "\n".join(["", "| estimator | needs |", "|---|---|", *needs, ""])
     write_text(HERE / "estimators.md", text)
-    picture(tables, methods).savefig(HERE / "estimators.svg", metadata={"Date": None})
+    pictures = {f"Shapley values of {title}": table for title, table in tables.items()}
+    figure = panels(pictures, methods, label="Pearson correlation", limit=1, shown="{:+.2f}".format)
+    save(figure, HERE / "estimators.svg")

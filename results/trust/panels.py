@@ -1,0 +1,46 @@
+"""Tables of signed figures as one picture: a panel for each, red to blue around zero, with the figures in the cells."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import matplotlib
+import numpy as np
+from matplotlib.figure import Figure
+
+Table = Mapping[str, Mapping[str, float]]
+"""Row to column to value; what is not known is missing."""
+
+
+def panels(
+    tables: Mapping[str, Table],
+    columns: Sequence[str],
+    *,
+    label: str,
+    limit: float,
+    shown: Callable[[float], str],
+    colours: str = "RdBu",
+) -> Figure:
+    """Colours from -`limit` to `limit`; what lies beyond has the last colour and its own figure."""
+    heights = [len(table) for table in tables.values()]
+    figure = Figure(figsize=(2.8 + 0.75 * len(columns), 1.5 + 0.32 * sum(heights)), layout="constrained")
+    rows = figure.subplots(len(tables), 1, squeeze=False, height_ratios=heights)[:, 0]
+    for axes, (title, table) in zip(rows, tables.items(), strict=True):
+        values = np.array([[cells.get(column, np.nan) for column in columns] for cells in table.values()])
+        image = axes.imshow(values, cmap=colours, vmin=-limit, vmax=limit, aspect="auto")
+        axes.set_title(title, loc="left", fontsize=10)
+        axes.set_xticks(range(len(columns)), columns, rotation=30, ha="right")
+        axes.set_yticks(range(len(table)), list(table))
+        for (y, x), value in np.ndenumerate(values):
+            if np.isfinite(value):
+                ink = "white" if abs(value) > 0.6 * limit else "black"
+                axes.text(x, y, shown(value), ha="center", va="center", fontsize=8, color=ink)
+    figure.colorbar(image, ax=list(rows), label=label, shrink=0.6)
+    return figure
+
+
+def save(figure: Figure, path: Path) -> None:
+    """The same bytes for the same picture."""
+    matplotlib.rcParams["svg.hashsalt"] = "celm"
+    figure.savefig(path, metadata={"Date": None})
