@@ -10,7 +10,9 @@ Protocol, fixed before the first measurement:
   scales its upload for ever scales what comes back to it in the global model again and again, and ruins that model.
   `idle_after_warmup` is honest for the same 5 rounds.
   `scale_norm` is left out: the MLP has no normalisation.
-- METHODS below: every one with every attack, and without any.
+- METHODS below: every one with every attack, and without any. The one that also shortens updates to the median length
+  was added when all others had been run at seed 44 on pls: scores that cannot be bought do not keep a model from being
+  ruined by who does not care for them.
 - Weight gained: the attacker's final weight (of all its identities together, for Sybils) minus what it has in the
   honest run of the same method, split and seed, in points. Damage: accuracy (for maverick also rare-class accuracy) of
   the honest run minus that of the attacked one, in points. Means over the seeds.
@@ -54,6 +56,13 @@ METHODS: dict[str, list[str]] = {
         "rule.warmup=5",
         "rule.evidence=calibrated",
         "rule.reprobe=on-drift",
+    ],
+    "celm calibrated, looking again, clipped": [
+        "rule.name=celm",
+        "rule.warmup=5",
+        "rule.evidence=calibrated",
+        "rule.reprobe=on-drift",
+        "filter.name=clip_norm",
     ],
     "shapfed": ["rule.name=shapfed"],
     "cgsv": ["rule.name=cgsv", "rule.protocol=aggregation_only"],
