@@ -67,8 +67,20 @@ def training(found: Json) -> str:
                 rows.append([name, str(next(iter(rival.values()))), "", "", ""])
         counted = f"Turns: {report['repeats']}, rounds in each: {report['rounds']}."
         parts.append(f"### {model.upper()}\n\n{where(report)} {counted}\n")
-        head = ["who", "celm is so many times as fast", "at the limit it were", "seconds a round", "accuracy"]
+        head = [
+            "who",
+            "celm is so many times as fast",
+            "an engine at the limit would be",
+            "seconds a round",
+            "accuracy",
+        ]
         parts.append(table(head, rows))
+        five = report["limit"]["layers"]["reached_with_five_clients"]["median"]
+        parts.append(
+            f"\nA round has five clients, of which two workers leave one waiting: {five:.2f} of the limit. Below, and in"
+            " the targets, clients are even in number. Accuracy is that after these few rounds, at one seed and each"
+            " side's own order of batches: it shows that all of them train, and ranks nobody."
+        )
         reached = [
             [kind, spread(limit["gigaflops_per_second"], 0), spread(limit["reached"])]
             for kind, limit in report["limit"].items()
@@ -319,7 +331,10 @@ def save(figure: Any, name: str) -> None:
 def main() -> None:
     plt.rcParams["svg.hashsalt"] = "celm"
     findings = FOLDER / "findings.md"
-    said = ["# Benchmarks", "Every figure is a ratio of one run, taken in turns: median (least to most)."]
+    said = ["# Benchmarks", "Speeds are ratios within one run, sides taking turns: median (least to most)."]
+    said.append(
+        "Absolute times of different sections were taken at different hours of a shared machine and do not compare."
+    )
     said.append("`make bench` repeats all of it and makes this page; the protocol is on top of each script.")
     if findings.exists():
         said.append(findings.read_text().strip())
