@@ -77,8 +77,8 @@ def training(found: Json) -> str:
         parts.append(table(head, rows))
         five = report["limit"]["layers"]["reached_with_five_clients"]["median"]
         parts.append(
-            f"\nA round has five clients, of which two workers leave one waiting: {five:.2f} of the limit. Below, and in"
-            " the targets, clients are even in number. Accuracy is that after these few rounds, at one seed and each"
+            f"\nA round has five clients, of which two workers leave one waiting: {five:.2f} of the limit. Below, and"
+            " in the targets, clients are even in number. Accuracy is that after these few rounds, at one seed and each"
             " side's own order of batches: it shows that all of them train, and ranks nobody."
         )
         reached = [
