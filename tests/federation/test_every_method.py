@@ -90,6 +90,23 @@ def test_interrupted_and_resumed_run_is_the_same_to_the_bit(method, finished, tm
         assert resumed.weights == whole.weights
 
 
+@pytest.mark.parametrize("reprobe", ["on-drift", "every:1"])
+@pytest.mark.parametrize("evidence", ["paper", "calibrated"])
+def test_a_run_that_looks_again_is_resumed_to_the_bit(evidence, reprobe, tmp_path):
+    rule = {"name": "celm", "warmup": 2, "evidence": evidence, "reprobe": reprobe}
+    asked = celm.Experiment.parse(
+        {**experiment("celm").tables(), "model": {"name": "mlp", "widths": [8]}, "rule": rule}
+    )
+    whole = celm.run(asked, out=tmp_path / "whole")
+    for number in (1, 2, 3):
+        place = tmp_path / str(number)
+        with pytest.raises(Stop):
+            celm.run(asked, out=place, watch=stop_after(number))
+        celm.resume(place)
+        for name in ("rounds.jsonl", "model.safetensors"):
+            assert (place / name).read_bytes() == (whole.folder / name).read_bytes(), (number, name)
+
+
 def test_every_method_has_a_golden_run():
     assert set(GOLDEN) == set(METHODS)
 

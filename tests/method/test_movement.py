@@ -268,15 +268,29 @@ def test_one_absurd_upload_does_not_hide_an_idle_client() -> None:
 
 
 @given(st.lists(st.floats(0, 1e6), min_size=1, max_size=9))
-def test_at_least_the_upper_half_works(lengths: list[float]) -> None:
+def test_of_those_who_moved_at_least_the_upper_half_works(lengths: list[float]) -> None:
     found = idle(relative(torch.tensor(lengths, dtype=torch.float64)))
-    assert int(found.sum()) <= len(lengths) // 2
+    moved = [idle for idle, length in zip(found.tolist(), lengths, strict=True) if length]
+    assert sum(moved) <= len(moved) // 2
+
+
+def test_three_of_five_who_return_what_they_were_sent_do_not_pass_for_usual() -> None:
+    found = moved(*HONEST[:2], NOW, NOW, NOW)
+    assert idle(torch.tensor(found)).tolist() == [False, False, True, True, True]
+
+
+def test_changes_that_follow_from_others_take_nothing_more() -> None:
+    torch.manual_seed(0)
+    one, two, first, second = torch.randn(4, 3, 2, dtype=torch.float64)
+    once = own_step(one, two, [first, second])
+    for changes in ([first, first, second], [first, 2 * first, first - second, second]):
+        torch.testing.assert_close(own_step(one, two, changes), once)
 
 
 @given(st.lists(st.floats(1e-3, 1e3), min_size=1, max_size=9), st.floats(0.01, 100))
 def test_movement_has_no_unit(lengths: list[float], unit: float) -> None:
     one = torch.tensor(lengths, dtype=torch.float64)
-    torch.testing.assert_close(relative(one), relative(unit * one))
+    torch.testing.assert_close(relative(one), relative(unit * one), equal_nan=True)
 
 
 def test_of_two_clients_one_may_be_idle() -> None:
@@ -286,5 +300,6 @@ def test_of_two_clients_one_may_be_idle() -> None:
 
 def test_nobody_is_idle_where_all_stand_still_and_the_unreadable_are() -> None:
     assert idle(relative(torch.zeros(3))).tolist() == [False] * 3
+    assert relative(torch.zeros(3)).isnan().all()
     assert idle(relative(torch.tensor([1.0, math.nan, 2.0]))).tolist() == [False, True, False]
     assert idle(relative(torch.tensor([math.nan, math.inf]))).tolist() == [False, False]

@@ -357,6 +357,17 @@ def test_permuting_models_permutes_results(order: list[int]) -> None:
     same(moved, Probe(found.logits[order], found.inputs[order]))
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("middle", [nn.ReLU(), nn.Tanh()])
+def test_models_of_any_precision_are_probed_in_single(dtype: torch.dtype, middle: nn.Module) -> None:
+    torch.manual_seed(0)
+    one = nn.Sequential(nn.Linear(3, 8), middle, nn.Linear(8, 2)).to(dtype)
+    found = probe([one, one], (3,), 2, steps=5)
+    expected = probe([copy.deepcopy(one).float()] * 2, (3,), 2, steps=5)
+    assert torch.equal(found.logits, expected.logits)
+    assert next(one.parameters()).dtype is dtype
+
+
 def test_models_of_several_architectures_keep_their_places() -> None:
     models = [tanh_net(0), tanh_net(1, hidden=3), tanh_net(2, hidden=3), tanh_net(3), tanh_net(4)]
     start = torch.randn(5, 4, 5)

@@ -228,6 +228,16 @@ def test_without_evidence_the_weights_stay() -> None:
     assert weighing.weights == pytest.approx(before.weights)
 
 
+def test_without_evidence_nothing_has_settled() -> None:
+    weak = {name: model(0, 0.01) for name in NAMES}
+    rule, federation = Celm(warmup=9, settle=0.5, least=1), facts()
+    silent = rule.weigh(rule.init(federation), federation, a_round(1, model(9, 3.0), weak))
+    assert not any(silent.scores.values())
+    assert silent.state.ended is None
+    heard = rule.weigh(silent.state, federation, a_round(2, model(9, 0.01), {n: model(1) for n in NAMES}))
+    assert heard.state.ended == 2
+
+
 def test_a_global_model_that_cannot_be_read_leaves_the_weights_and_no_bias() -> None:
     rule, federation = Celm(warmup=5), facts()
     state = rule.init(federation)
@@ -240,8 +250,8 @@ def test_a_global_model_that_cannot_be_read_leaves_the_weights_and_no_bias() -> 
 def test_the_order_of_updates_does_not_matter_to_the_last_bit() -> None:
     models = {number: {name: model(10 * number + i) for i, name in enumerate(NAMES)} for number in (1, 2, 3)}
     turned = {number: dict(reversed(of.items())) for number, of in models.items()}
-    one, last = play(Celm(warmup=2), models)
-    other, turned_last = play(Celm(warmup=2), turned)
+    one, last = play(Celm(warmup=3), models)
+    other, turned_last = play(Celm(warmup=3), turned)
     assert one.weights.of == other.weights.of
     assert last.weights == turned_last.weights
     assert all(torch.equal(one.inputs[name], other.inputs[name]) for name in NAMES)
@@ -259,8 +269,11 @@ def test_what_was_sent_and_remembered_is_not_written_over() -> None:
     assert all(torch.equal(state.inputs[name], remembered[name]) for name in NAMES)
 
 
-def test_a_maverick_weighs_more_than_clients_with_the_same_classes() -> None:
-    """Linear models whose logits for the classes they know rise fast: class 2 is known to one client only."""
+def test_a_sole_holder_of_one_class_weighs_as_much_as_two_who_share_two() -> None:
+    """Linear models whose logits for the classes they know rise fast: class 2 is known to one client only.
+
+    By shares of classes all three have a third; by shares of all evidence, or by classes held, it would be a fifth.
+    """
     module = nn.Linear(FEATURES, CLASSES)
     federation = Facts(NAMES, CLASSES, (FEATURES,), 100, SEED, module, (), ProbeSettings(50, 0.05, 1e-2))
 
@@ -275,6 +288,8 @@ def test_a_maverick_weighs_more_than_clients_with_the_same_classes() -> None:
     weighing = rule.weigh(rule.init(federation), federation, a_round(1, start, models))
     assert weighing.weights[NAMES[2]] == pytest.approx(1 / 3)
     assert weighing.weights[NAMES[0]] == pytest.approx(1 / 3, abs=0.06)
+    by_all = replace(rule, share_by="all").weigh(rule.init(federation), federation, a_round(1, start, models))
+    assert by_all.weights[NAMES[2]] == pytest.approx(1 / 5, abs=0.03)
     shown = {name: [entry > 0 for entry in row] for name, row in weighing.evidence.items()}
     assert shown == dict(zip(NAMES, [[True, True, False]] * 2 + [[False, False, True]], strict=True))
 

@@ -109,7 +109,7 @@ PAST = {name: tensor - 0.1 * torch.sign(tensor) for name, tensor in start().item
 @pytest.mark.parametrize("keep", [True, False])
 def test_in_a_calibrated_warm_up_who_does_not_work_is_as_good_as_absent(idler: State, keep: bool) -> None:
     facts = replace(FACTS, probe=ProbeSettings(steps=20, keep=keep))
-    rule, before = Celm(evidence="calibrated"), Evidence(Weights(FROZEN), past=(PAST,))
+    rule, before = Celm(evidence="calibrated"), Evidence(Weights(FROZEN), past=(PAST,), scored=NAMES)
     found = rule.weigh(before, facts, rounds.a_round(start(), {**HONEST, "client-1": idler}, 2))
     assert found.diagnostics["idle"] == ["client-1"]
     assert found.evidence["client-1"] == [0.0] * CLASSES
@@ -127,6 +127,52 @@ def test_who_never_works_has_no_weight_from_the_first_round_on() -> None:
         found = weigh(rule, number, {**HONEST, "client-1": start()}, state)
         assert found.weights["client-1"] == 0
         state = found.state
+
+
+def test_who_does_not_work_in_the_first_round_it_takes_part_in_keeps_nothing_of_equal_weights() -> None:
+    rule = Celm(evidence="calibrated", warmup=4)
+    others = {name: model for name, model in HONEST.items() if name != "client-1"}
+    first = weigh(rule, 1, others, rule.init(FACTS))
+    late = weigh(rule, 2, {**HONEST, "client-1": start()}, first.state)
+    assert late.diagnostics["idle"] == ["client-1"]
+    assert late.weights["client-1"] == late.standing["client-1"] == 0
+    assert math.fsum(late.standing.values()) == pytest.approx(1)
+    works = weigh(rule, 2, HONEST, first.state)
+    # All of its own score; the others, scored before, keep a half of what they had.
+    kept = {name: 0.5 * first.standing[name] + 0.5 * works.scores[name] for name in others}
+    kept["client-1"] = works.scores["client-1"]
+    total = math.fsum(kept.values())
+    assert works.standing == pytest.approx({name: weight / total for name, weight in kept.items()})
+
+
+def test_who_is_alone_or_among_idlers_stays_as_it_was_judged() -> None:
+    rule = Celm(reprobe="on-drift")
+    stopped = weigh(rule, 15, {**HONEST, "client-1": start()})
+    alone = weigh(rule, 16, {"client-1": start()}, stopped.state)
+    assert alone.diagnostics == {"idle": ["client-1"], "movement": {"client-1": None}}
+    assert alone.standing["client-1"] == 0
+    together = weigh(rule, 16, {"client-0": start(), "client-1": start()}, stopped.state)
+    assert together.diagnostics["idle"] == ["client-1"]
+    assert weigh(rule, 17, HONEST, alone.state).diagnostics["idle"] == []
+
+
+def test_without_kept_inputs_the_first_look_probes_the_global_model() -> None:
+    facts = replace(FACTS, probe=ProbeSettings(steps=20, keep=False))
+    rule = Celm(reprobe="on-drift")
+    found = rule.weigh(Evidence(Weights(FROZEN)), facts, rounds.a_round(start(), HONEST, 15))
+    probed = weigh(Celm(reprobe="every:10"), 15, HONEST).state.global_inputs
+    assert probed is not None
+    assert found.state.global_inputs is not None
+    assert torch.equal(found.state.global_inputs, probed)
+
+
+def test_what_is_no_longer_needed_is_forgotten_at_the_freeze() -> None:
+    for rule, looks in ((Celm(warmup=1), False), (Celm(warmup=1, reprobe="on-drift"), True)):
+        first = weigh(rule, 1, HONEST, rule.init(FACTS))
+        assert set(first.state.inputs) == set(NAMES)
+        frozen = weigh(rule, 2, HONEST, first.state)
+        assert frozen.state.inputs == {}
+        assert (frozen.state.global_inputs is not None) == looks
 
 
 def test_global_models_are_kept_as_long_as_they_are_needed() -> None:
@@ -147,7 +193,7 @@ def test_of_the_global_models_the_first_and_the_last_are_kept() -> None:
 
 
 def test_a_replay_after_the_freeze_is_no_work() -> None:
-    state = Evidence(Weights(FROZEN), past=(PAST,))
+    state = Evidence(Weights(FROZEN), past=(PAST,), scored=NAMES)
     found = weigh(Celm(reprobe="every:10"), 15, {**HONEST, "client-1": replayed(1)}, state)
     assert found.diagnostics["idle"] == ["client-1"]
 

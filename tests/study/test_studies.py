@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 
 import pytest
 from typer.testing import CliRunner
@@ -13,9 +14,11 @@ from celm.cli.app import app
 from celm.cli.study import save_errors
 from celm.report.html import report
 from celm.study.declaration import load_study, study_names
+from celm.study.grid import run_grid
 from celm.study.paper import printed
+from celm.study.processes import Processes
 from celm.study.running import study_cells, with_earlier
-from celm.study.scales import Scale, rows_at
+from celm.study.scales import Scale, rows_at, scaled
 
 NAMES = study_names()
 
@@ -179,6 +182,34 @@ def test_a_game_of_which_coalitions_are_missing_is_left_out(tmp_path):
             (cell.place / "result.json").write_text("{}")
     found = with_earlier(study, Scale.smoke, tmp_path, {})
     assert {row for row, _, _ in found} == {whole}
+
+
+@pytest.mark.parametrize(
+    ("methods", "rows"),
+    [
+        (
+            "[methods.fedavg]",
+            ['split = { name = "pls", clients = 5 }', 'split = { name = "pls", clients = 8 }'],
+        ),
+        ("[methods.'lr 0.1']\nmethod = 'celm'\n[methods.'lr>0.1']\nmethod = 'celm'", ["split = 'pls'"]),
+    ],
+)
+def test_labels_that_would_share_a_folder_are_refused(tmp_path, methods, rows):
+    tables = "\n".join(f"[[rows]]\ndataset = 'digits'\n{row}" for row in rows)
+    (tmp_path / "own.toml").write_text(f"title = 'own'\n{methods}\n{tables}\n")
+    with pytest.raises(CelmError, match="would share a folder: name them apart"):
+        load_study(str(tmp_path / "own.toml"))
+
+
+def test_no_two_runs_are_given_one_folder(tmp_path):
+    cells = list(study_cells(load_study("iid"), Scale.smoke, tmp_path, "method=celm").values())
+    with pytest.raises(CelmError, match="2 runs would share the folder"):
+        run_grid([cells[0], replace(cells[0], method="other")], lambda: Processes(1))
+
+
+def test_quick_is_never_longer_than_the_paper(tmp_path):
+    tables = {"dataset": {"name": "fashion_mnist"}, "split": {"name": "pls"}, "run": {"rounds": 5}}
+    assert scaled(tables, Scale.quick)["run"]["rounds"] == 5
 
 
 def test_unknown_study_and_scale_are_refused(tmp_path):

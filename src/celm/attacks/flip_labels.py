@@ -6,8 +6,10 @@ y_j -> a class drawn uniformly from all, for a fraction `strength` of the sample
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from celm.attacks.attack import Attack
@@ -17,7 +19,7 @@ from celm.attacks.attack import Attack
 class FlipLabels(Attack):
     """Trains on random labels, for a fraction of its samples."""
 
-    strength: float = 1.0
+    strength: Annotated[float, Field(ge=0, le=1)] = 1.0
     """Fraction of samples with a random label."""
 
     def relabel(self, labels: Tensor, classes: int, noise: torch.Generator) -> Tensor:

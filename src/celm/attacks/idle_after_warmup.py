@@ -24,7 +24,7 @@ class IdleAfterWarmup(CopyGlobal):
     """Honest while clients are judged; then returns what it was sent, with noise by strength."""
 
     honest: Annotated[int, Field(ge=0)] | None = None
-    """First rounds of honest work; by default 5 % of all, the rounds that CELM probes."""
+    """First rounds of honest work; by default 5 % of all, what CELM probes unless told otherwise."""
 
     def trains(self, number: int, rounds: int) -> bool:
         return number <= (warmup_rounds(rounds, 0.05) if self.honest is None else self.honest)

@@ -123,4 +123,5 @@ def read_tensors(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
             raise CelmError(f"cannot read {path}: damaged file ({error})") from error
     if not whole:
         raise CelmError(f"cannot read {path}: damaged file (its content does not match its digest)")
-    return tensors, about
+    # Copies, aligned as new tensors are: in products of others sums may round otherwise.
+    return {name: tensor.clone() for name, tensor in tensors.items()}, about

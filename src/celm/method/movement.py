@@ -12,18 +12,20 @@
 
     m_i     = rms over x_c and classes of  ŝ(x_c; w_i) - ŝ(x_c; v_i)                what it does
     n_i     = the same of  v_i + ρ_i δ_i,  with the statistics of v_i               what of it is own work
-    d_i     = min(10 m_i / median_j m_j,  n_i / median_j n_j)
+    d_i     = min(10 m_i / median_j m_j,  n_i / median_j n_j)       medians of who moved, where they are 0 else
     idle    where d_i < ω
 
 What a client that does not train has in hand is what it was sent, now and before, and noise. To return that, with
 rows or layers scaled, gives d = 0, and so does to move once more along any changes that the global model has made of
 late. A model that is only written in other weights has m = 0. Noise hardly moves these logits unless it is far larger
 than honest work, since it is spread over all weights, and by ρ nothing counts as larger. Nor does it matter how much a
-client works, down to a tenth of what is usual: some have few samples.
+client works, down to a tenth of what is usual: some have few samples. A client by itself, or where nobody moved, can
+be compared with nobody: d is NaN, and says nothing.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 import torch
@@ -38,6 +40,8 @@ Model = Mapping[str, Tensor]
 
 LITTLE = 10
 """So many times less work than usual is work all the same."""
+SAME = 1e-9
+"""Changes whose difference is so small a part of them are one."""
 IDLE = 0.22
 """ω. Seen on FashionMNIST, over splits and rounds: honest clients at least 0.29, and 0.4 but for one split; copies with
 any noise at most 0.18."""
@@ -62,7 +66,9 @@ def movement(
     usual: dict[str, float] = {}
     for name in names:
         changes = changes_of(name, past)
-        usual[name] = median(torch.stack([length(own_step(v[name], w[name], changes)) for v, w in pairs]))
+        usual[name] = median_of_moved(
+            torch.stack([length(own_step(v[name], w[name], changes)) for v, w in pairs])
+        )
     several = at_once or within_cache(trained)
     moved: list[Tensor] = []
     own: list[Tensor] = []
@@ -99,9 +105,20 @@ def own_step(delivered: Tensor, trained: Tensor, changes: Sequence[Tensor]) -> T
     kept = [across(change, unit).flatten() for change in changes]
     kept = [change for change in kept if bool(change.any())]
     if kept:
-        basis = torch.linalg.qr(torch.stack(kept, dim=1)).Q
+        basis = spanning(torch.stack(kept, dim=1))
         step = step - (basis @ (basis.T @ step.flatten())).view_as(step)
     return step.view(delivered.shape)
+
+
+def spanning(columns: Tensor) -> Tensor:
+    """Orthonormal columns that span the same, fewer where some follow from others.
+
+    >>> tuple(spanning(torch.tensor([[1.0, 2.0], [1.0, 2.0], [0.0, 0.0]])).shape)
+    (3, 1)
+    """
+    vectors, values, _ = torch.linalg.svd(columns, full_matrices=False)
+    found: Tensor = vectors[:, values > SAME * values[0]]
+    return found
 
 
 def changes_of(name: str, past: Sequence[Model]) -> list[Tensor]:
@@ -131,9 +148,20 @@ def centred(stack: Stack, inputs: Tensor, seed: int) -> Tensor:
 
 
 def relative(moved: Tensor) -> Tensor:
-    """In units of the median; 1 where all stand still, 0 where it is not finite."""
-    usual = median(moved)
-    return (moved / usual).nan_to_num(0.0, 0.0, 0.0) if usual > 0 else torch.ones_like(moved)
+    """In units of the median (of who moved, where most did not); 0 where not finite, NaN with nobody to compare with.
+
+    >>> relative(torch.tensor([0.0, 0.0, 0.0, 2.0, 2.0])), relative(torch.tensor([3.0]))
+    (tensor([0., 0., 0., 1., 1.]), tensor([nan]))
+    """
+    usual = median_of_moved(moved)
+    if not usual or len(moved) < 2:
+        return torch.full_like(moved, math.nan)
+    return (moved / usual).nan_to_num().where(moved.isfinite(), 0.0)
+
+
+def median_of_moved(values: Tensor) -> float:
+    """The median; where most are 0, that of the others."""
+    return median(values) or median(values[values > 0])
 
 
 def median(values: Tensor) -> float:

@@ -118,7 +118,7 @@ def probe(
         with frozen(stack.module):
             for offset in range(0, len(stack), several):
                 # Read here where the states are a sequence that reads each when asked, such as files.
-                part = Stack(stack.module, list(stack.states[offset : offset + several]))
+                part = Stack(stack.module, list(stack.states[offset : offset + several])).to(torch.float32)
                 rows = slice(first + offset, first + offset + len(part))
                 x = torch.stack([begin.detach().to(device, torch.float32) for begin in start[rows]])
                 forward = forward_of(part, shape)

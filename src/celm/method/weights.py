@@ -13,12 +13,13 @@ Weights are kept over every client ever seen and always sum to 1. What the paper
 - The weights a round averages with are those of the present clients, scaled to sum 1; where they hold
   nothing, all present count the same.
 - Scores that sum to 0 (no evidence at all) leave the weights as they were.
+- Where c(0) is to count for nothing, clients scored for the first time take β = 0; all present are then scaled to m.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from celm.base.names import in_order
@@ -49,13 +50,19 @@ class Weights:
         mean = math.fsum(self.of.values()) / len(self.of)
         return Weights(normalised({**self.of, **dict.fromkeys(newcomers, mean)}))
 
-    def smoothed(self, scores: Mapping[str, float], beta: float) -> Weights:
-        """One warm-up step with the scores of the clients present, which sum to 1 (or to 0: no evidence)."""
+    def smoothed(self, scores: Mapping[str, float], beta: float, anew: Collection[str] = ()) -> Weights:
+        """One warm-up step with the scores of the clients present, which sum to 1 (or to 0: no evidence).
+
+        What clients `anew` had before does not count.
+        """
         known = self.knowing(list(scores))
         if not math.fsum(scores.values()) > 0:
             return known
         held = math.fsum(known.of[name] for name in scores)
-        step = {name: beta * known.of[name] + (1 - beta) * held * score for name, score in scores.items()}
+        kept = {name: 0.0 if name in anew else beta for name in scores}
+        step = {name: kept[name] * known.of[name] + (1 - kept[name]) * held * scores[name] for name in scores}
+        if anew and len(set(kept.values())) > 1:
+            step = {name: held * weight for name, weight in normalised(step).items()}
         return Weights({name: step.get(name, weight) for name, weight in known.of.items()})
 
     def among(self, clients: Sequence[str]) -> dict[str, float]:

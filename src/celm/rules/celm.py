@@ -8,10 +8,10 @@
 
 Probes start from Gaussian noise, then from where the last round's probe of the same model ended. While it
 warms up, clients keep their own heads. c(0) is equal for all. With calibrated evidence, a client that does not work
-has none (celm.method.movement), and c(1) = c̄, so that it does not keep a part of c(0). With `reprobe`, clients are
-looked at again after the freeze, and one that has stopped working has no weight until it works again; the weights of
-the others keep their proportions. With `settle`, T_w is the most: the warm-up ends once a round moves no weight by more
-than that.
+has none (celm.method.movement), and in the first round that scores a client β = 0 for it, so that it does not keep a
+part of c(0). With `reprobe`, clients are looked at again after the freeze, and one that has stopped working has no
+weight until it works again; the weights of the others keep their proportions. With `settle`, T_w is the most: the
+warm-up ends once a round moves no weight by more than that.
 
 Reference: Ukaye, Tastan, Abdu-Aguye & Nandakumar, Class-wise Contribution Estimation via Logit Maximization for
 Federated Learning, ECCV. Equations are numbered as there.
@@ -53,6 +53,8 @@ class Evidence:
     """Who had stopped working when last looked at."""
     past: tuple[StateDict, ...] = ()
     """The first global model and the last ones, where clients are asked whether they work."""
+    scored: tuple[str, ...] = ()
+    """Who has had scores, with calibrated evidence."""
     ended: int | None = None
     """The round in which the weights had settled, before the warm-up was over."""
     evidence: Mapping[str, Tensor] = field(default_factory=dict)
@@ -129,14 +131,17 @@ class Celm(Rule[Evidence]):
             inputs = found.inputs[0] if federation.probe.keep else self.fresh(state, federation, round)
             moved = moves(state, federation, round, inputs)
             still = idle(moved)
-            seen = {"idle": named(names, still), "movement": dict(zip(names, moved.tolist(), strict=True))}
+            seen = {"idle": named(names, still), "movement": told(names, moved)}
         Q = self.evidence_of(found, still)
         score = dict(zip(names, self.scores_of(Q).tolist(), strict=True))
         level = bias(found.logits[0])
         lost = unreadable(found.logits[1:])
         # Equal weights to begin with are the paper's; who never worked would keep a part of them.
-        begins = self.evidence == "calibrated" and not state.past
-        weights = state.weights.smoothed(score, 0.0 if begins else self.beta)
+        anew = set(names).difference(state.scored) if self.evidence == "calibrated" else set()
+        weights = state.weights.smoothed(score, self.beta, anew)
+        judged = any(score.values())
+        if judged:
+            state = replace(state, scored=tuple(in_order({*state.scored, *anew})))
         diagnostics: dict[str, Any] = {
             "bias": level.item() if level.isfinite() else None,
             "unreadable": named(names, lost),
@@ -166,7 +171,7 @@ class Celm(Rule[Evidence]):
             weights=weights,
             inputs={**state.inputs, **ended},
             global_inputs=global_inputs,
-            ended=round.number if self.settles(round.number, state.weights, weights) else None,
+            ended=round.number if judged and self.settles(round.number, state.weights, weights) else None,
         )
         return Weighing(
             state,
@@ -213,9 +218,11 @@ class Celm(Rule[Evidence]):
 
     def after_warmup(self, state: Evidence, federation: Facts, round: Round) -> Weighing[Evidence]:
         """After the warm-up: weights stay, but for clients that do not work."""
-        state = replace(state, weights=state.weights.knowing(round.clients))
+        needed = None if self.reprobe == "never" else state.global_inputs
+        known = state.weights.knowing(round.clients)
+        state = replace(state, weights=known, inputs={}, global_inputs=needed, evidence={})
         after = round.number - (state.ended or self.local_heads(federation.rounds))
-        moved: dict[str, float] = {}
+        moved: dict[str, float | None] = {}
         every = int(self.reprobe.removeprefix("every:")) if self.reprobe.startswith("every:") else None
         if every is not None and after % every == 0:
             state, moved = self.look(state, federation, round, fresh=True)
@@ -233,15 +240,16 @@ class Celm(Rule[Evidence]):
 
     def look(
         self, state: Evidence, federation: Facts, round: Round, fresh: bool
-    ) -> tuple[Evidence, dict[str, float]]:
-        """Who of the present has stopped working, and how far each moved; the absent stay as they were."""
+    ) -> tuple[Evidence, dict[str, float | None]]:
+        """Who of the present has stopped working, and how far each moved; who cannot be judged stays as it was."""
+        fresh = fresh or state.global_inputs is None
         inputs = self.fresh(state, federation, round) if fresh else start(federation, "", state.global_inputs)
         names = in_order(round.clients)
         moved = moves(state, federation, round, inputs)
-        absent = {name for name in state.idle if name not in names}
-        stopped = tuple(in_order({*named(names, idle(moved)), *absent}))
-        state = replace(state, global_inputs=inputs, idle=stopped)
-        return state, dict(zip(names, moved.tolist(), strict=True))
+        judged = named(names, ~moved.isnan())
+        stopped = {*named(names, idle(moved)), *(name for name in state.idle if name not in judged)}
+        state = replace(state, global_inputs=inputs, idle=tuple(in_order(stopped)))
+        return state, told(names, moved)
 
     def fresh(self, state: Evidence, federation: Facts, round: Round) -> Tensor:
         """Where a new probe of the global model alone ends, `[K, *shape]`."""
@@ -274,6 +282,13 @@ def moves(state: Evidence, federation: Facts, round: Round, inputs: Tensor) -> T
         [*state.past, round.start],
         None if chunk is None else max(1, chunk // federation.classes),
     )
+
+
+def told(names: list[str], moved: Tensor) -> dict[str, float | None]:
+    """For the record: None where there is nothing to compare with."""
+    return {
+        name: None if value != value else value for name, value in zip(names, moved.tolist(), strict=True)
+    }
 
 
 def named(names: list[str], which: Tensor) -> list[str]:

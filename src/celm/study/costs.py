@@ -14,7 +14,7 @@ def expected_cost(cells: Sequence[Cell]) -> dict[str, Any]:
     """Runs, those done, and hours on one core for the rest.
 
     A run's time is that of its training, from one timed step on its own data and model; runs that share dataset,
-    split, model and rounds are timed once. Probes and evaluation come on top, some 5 to 20 %.
+    split, model, training and number of clients are timed once. Probes and evaluation come on top, some 5 to 20 %.
     """
     known: dict[str, float] = {}
     seconds = 0.0

@@ -12,6 +12,7 @@ ground_truth = true         methods are judged as estimators of contribution; me
 
 from __future__ import annotations
 
+import re
 import tomllib
 from importlib.resources import files
 from pathlib import Path
@@ -74,6 +75,13 @@ class Study(BaseModel):
             checked(metric)
         for label, settings in self.methods.items():
             parse_method(settings.get("method", label))
+        for what, labels in (("rows", [row.label for row in self.rows]), ("methods", list(self.methods))):
+            for label in labels:
+                alike = [other for other in labels if slug(other) == slug(label)]
+                if len(alike) > 1:
+                    raise ValueError(
+                        f"{what} '{alike[0]}' and '{alike[1]}' would share a folder: name them apart"
+                    )
         return self
 
     @property
@@ -84,6 +92,15 @@ class Study(BaseModel):
     def methods_of(self, row: Row) -> dict[str, dict[str, Any]]:
         """What runs in a row: the methods and, where the truth is asked for, every coalition."""
         return {**self.methods, **(coalitions(row.clients) if self.ground_truth else {})}
+
+
+def slug(text: object) -> str:
+    """A label as a part of a file's name.
+
+    >>> slug("lr > 0.1")
+    'lr_0.1'
+    """
+    return re.sub(r"[^A-Za-z0-9_.+]+", "_", str(text)).strip("_")
 
 
 def coalitions(clients: int) -> dict[str, dict[str, Any]]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Future, wait
 from contextlib import closing, contextmanager
@@ -86,6 +87,9 @@ class Pool(Protocol):
 
 def run_grid(cells: Sequence[Cell], pool: Callable[[], Pool], watch: Watch | None = None) -> list[Outcome]:
     """Do what is left of every cell; outcomes come in the order of the cells. The pool is made only if needed."""
+    for place, count in Counter(cell.place for cell in cells).items():
+        if count > 1:
+            raise CelmError(f"{count} runs would share the folder {place}", "give them names that differ")
     for cell in cells:
         check_place(cell)
     ended = {cell.place: outcome for cell in cells if (outcome := settled(cell))}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -16,7 +15,7 @@ from celm.federation.folder import Folder
 from celm.federation.presets import with_preset
 from celm.federation.run import Run
 from celm.study.compare import parse_method
-from celm.study.declaration import Row, Study
+from celm.study.declaration import Row, Study, slug
 from celm.study.grid import Cell, Key, Outcome, check_place, settled
 from celm.study.ground_truth import truth_table
 from celm.study.measures import LOW_IS_GOOD, PERCENT, WALL_CLOCK, measured
@@ -194,7 +193,3 @@ def one_method(study: Study) -> bool:
 def finished_runs(outcomes: Mapping[Key, Outcome], row: str, method: str) -> Sequence[Run]:
     done = [o for (r, m, _), o in outcomes.items() if (r, m) == (row, method) and o.result is not None]
     return [Run.read(Folder.open(outcome.cell.place)) for outcome in done]
-
-
-def slug(text: object) -> str:
-    return re.sub(r"[^A-Za-z0-9_.+]+", "_", str(text)).strip("_")

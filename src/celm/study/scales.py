@@ -1,7 +1,8 @@
 """How large a study is run: as in the paper, quick on the real data, or a smoke test that needs no data at all.
 
 paper   as declared
-quick   a fifth of the rounds (rates decay in proportion), at most 1000 samples of each class, the first seed
+quick   a fifth of the rounds but at least ten (rates decay in proportion), at most 1000 samples of each class,
+        the first seed
 smoke   the embedded digits in place of the dataset, three rounds, a fortieth of the probe steps, the first seed;
         where every coalition is trained, three clients, and every split once
 """
@@ -34,7 +35,7 @@ def scaled(tables: dict[str, Any], scale: Scale) -> dict[str, Any]:
     if scale is Scale.quick:
         full = resolve(Experiment.parse(tables))
         rounds = full.run.rounds or 0
-        fewer = max(10, rounds // 5)
+        fewer = min(rounds, max(10, rounds // 5))
         decays = [at * fewer // rounds for at in full.train.decay_at]
         tables["run"] = {**tables.get("run", {}), "rounds": fewer}
         tables["train"] = {**tables.get("train", {}), "decay_at": decays}
