@@ -30,10 +30,16 @@ class SmallGrid(Grid):
         self.clients = dict(clients)
         self.ids = {name: 1000 + i for i, name in enumerate(clients)}
         self.online = set(clients)
+        self.registered = {name: name for name in clients}
+        """What nodes are called in Flower; their keys are others in any case."""
         self.sent: list[Message] = []
 
     def get_nodes(self) -> Iterable[NodeInfo]:
-        return [NodeInfo(node_id=self.ids[name], name=name) for name in self.clients if name in self.online]
+        return [
+            NodeInfo(node_id=self.ids[name], name=self.registered[name], public_key=name.encode())
+            for name in self.clients
+            if name in self.online
+        ]
 
     def get_node_ids(self) -> Iterable[int]:
         return [node.node_id for node in self.get_nodes()]

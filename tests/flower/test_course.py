@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import logging
 import math
@@ -15,6 +16,7 @@ pytest.importorskip("flwr", reason="Flower is not installed: pip install 'celm[f
 
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord
+from torch import nn
 
 from celm.base.errors import CelmError
 from celm.flower import CelmStrategy, ContributionResult, ContributionStrategy
@@ -97,6 +99,69 @@ def test_a_client_that_comes_back_finds_its_head_and_weight_and_the_record_shows
         assert math.isclose(sum(weights.values()), 1)
     for key in HEAD:
         torch.testing.assert_close(seen[1][key], seen[0][key] + 0.5)
+
+
+LONG = "h" * 64
+
+
+@pytest.mark.parametrize("registered", [("ward", "ward"), (f"{LONG}A", f"{LONG}B")], ids=["shared", "long"])
+@pytest.mark.parametrize("joins", [1, 2], ids=["from the first round", "later"])
+def test_who_a_node_is_does_not_depend_on_who_else_is_online_nor_on_a_restart(
+    tmp_path: Path, registered: tuple[str, str], joins: int
+) -> None:
+    """Two nodes whose names look the same, each alone with the others for a round; the server is killed in between."""
+    presence = {1: "ABc" if joins == 1 else "Ac", 2: "ABc", 3: "Bc", 4: "Ac", 5: "Bc", 6: "ABc"}
+    seen: dict[str, dict[int, dict[str, torch.Tensor]]] = {"A": {}, "B": {}}
+
+    def grid() -> SmallGrid:
+        def host(message: Message) -> Message:
+            grid.online = set(presence.get(message.content["config"]["server-round"] + 1, "ABc"))
+            return learner(0.3)(message)  # type: ignore[return-value]
+
+        def noting(name: str, shift: float) -> Client:
+            def train(message: Message) -> Message:
+                seen[name][int(message.content["config"]["server-round"])] = arrays_of(message)
+                return learner(shift)(message)  # type: ignore[return-value]
+
+            return train
+
+        grid = SmallGrid({"A": noting("A", 0.1), "B": noting("B", -0.2), "c": host})
+        grid.registered |= dict(zip("AB", registered, strict=True))
+        return grid
+
+    first, second = grid(), grid()
+    first.online, second.online = set(presence[1]), set(presence[4])
+    with pytest.raises(KeyboardInterrupt):
+        strategy(tmp_path, warmup=6).start(first, initial(), num_rounds=6, evaluate_fn=interrupted(3))
+    result = strategy(tmp_path, warmup=6).start(second, initial(), num_rounds=6)
+    assert [len(record["standing"]) for record in result.records] == [len(presence[1]), 3, 3, 3, 3, 3]
+    by_round = [set(record["weights"]) - {"c"} for record in result.records]
+    (b,), (a,) = by_round[2], by_round[3]
+    assert by_round[1:] == [{a, b}, {b}, {a}, {b}, {a, b}]
+    # Each is sent the head that it returned last, never that of the other.
+    for name, shift in (("A", 0.1), ("B", -0.2)):
+        rounds = sorted(seen[name])
+        for before, after in itertools.pairwise(rounds):
+            for key in HEAD:
+                torch.testing.assert_close(seen[name][after][key], seen[name][before][key] + shift)
+
+
+def test_a_folder_from_before_names_were_kept_goes_on_with_the_same_clients(tmp_path: Path) -> None:
+    whole = strategy().start(SmallGrid(clients()), initial(), num_rounds=3)
+    with pytest.raises(KeyboardInterrupt):
+        strategy(tmp_path).start(SmallGrid(clients()), initial(), num_rounds=3, evaluate_fn=interrupted(2))
+    (tmp_path / "names.json").unlink()
+    assert same(whole, strategy(tmp_path).start(SmallGrid(clients()), initial(), num_rounds=3))
+
+
+def interrupted(after: int | None) -> Any:
+    """As an evaluation, what kills the server after a round."""
+
+    def evaluate(number: int, arrays: ArrayRecord) -> None:
+        if number == after:
+            raise KeyboardInterrupt
+
+    return evaluate
 
 
 def test_a_client_that_multiplies_its_head_gains_no_weight() -> None:
@@ -196,12 +261,52 @@ def test_a_killed_server_goes_on_to_the_same_weights_and_model(tmp_path: Path, k
     verify(tmp_path / "rounds.jsonl")
 
 
+def test_a_resumed_server_that_looks_for_idlers_writes_the_same_record(tmp_path: Path) -> None:
+    """What it restores enters products whose rounding depends on where memory begins; these shapes show it."""
+
+    def module() -> nn.Module:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            return nn.Sequential(nn.Flatten(), nn.Linear(6, 33), nn.ReLU(), nn.Linear(33, 3))
+
+    def trained(seed: int) -> Client:
+        def train(message: Message) -> Message:
+            number = int(message.content["config"]["server-round"])
+            generator = torch.Generator().manual_seed(100 * seed + number)
+            sent = arrays_of(message).items()
+            moved = {name: x + 0.1 * torch.randn(x.shape, generator=generator) for name, x in sent}
+            return reply(message, ArrayRecord(moved))
+
+        return train
+
+    def record(folder: Path | None, after: int | None = None) -> list[dict[str, Any]]:
+        options = {"warmup": 1, "evidence": "calibrated", "reprobe": "on-drift"}
+        play = CelmStrategy(
+            module(), (6,), 3, folder=folder, rule_options=options, probe={"steps": 3}, fraction_evaluate=0.0
+        )
+        grid = SmallGrid({name: trained(seed) for seed, name in enumerate("abc")})
+        first = ArrayRecord(module().state_dict())
+        result = play.start(grid, first, num_rounds=4, evaluate_fn=interrupted(after))
+        return [{**line, "time": None, "previous": None} for line in result.records]
+
+    with pytest.raises(KeyboardInterrupt):
+        record(tmp_path, after=2)
+    assert record(tmp_path) == record(None)
+
+
 def test_without_a_folder_a_strategy_can_be_started_again() -> None:
     again = strategy()
     first = again.start(SmallGrid(clients()), initial(), num_rounds=2)
     second = again.start(SmallGrid(clients()), initial(), num_rounds=2)
     assert same(first, second)
     assert [record["round"] for record in second.records] == [1, 2]
+
+
+def test_without_a_folder_a_strategy_can_be_started_again_from_where_it_ended() -> None:
+    again = strategy()
+    first = again.start(SmallGrid(clients()), initial(), num_rounds=2)
+    second = again.start(SmallGrid(clients()), first.arrays, num_rounds=2)
+    assert same(second, strategy().start(SmallGrid(clients()), first.arrays, num_rounds=2))
 
 
 def test_a_finished_federation_is_only_read(tmp_path: Path) -> None:

@@ -1,6 +1,9 @@
-"""A client is who its node is registered as, not the number of the moment."""
+"""A client is who its node is registered as, not the number of the moment, and stays so whoever is online."""
 
 from __future__ import annotations
+
+import json
+from pathlib import Path
 
 import pytest
 
@@ -10,7 +13,9 @@ from flwr.proto.node_pb2 import NodeInfo
 from hypothesis import given
 from hypothesis import strategies as st
 
-from celm.flower.identity import LONGEST, identify
+from celm.base.errors import CelmError
+from celm.flower.identity import LONGEST, mark, named
+from celm.flower.state import Memory, read_names
 
 
 def test_the_registered_name_comes_first_then_the_key_then_the_number() -> None:
@@ -19,7 +24,7 @@ def test_the_registered_name_comes_first_then_the_key_then_the_number() -> None:
         NodeInfo(node_id=2, public_key=b"k2"),
         NodeInfo(node_id=3),
     ]
-    names = identify(nodes)
+    names = Memory(None).identify(nodes)
     assert list(names.values()) == [1, 2, 3]
     first, second, third = names
     assert (first, third) == ("ward-3", "node-3")
@@ -33,22 +38,87 @@ def test_name_and_key_survive_a_restart_under_another_number() -> None:
             NodeInfo(node_id=2 + offset, public_key=b"k"),
         ]
 
-    assert list(identify(nodes(0))) == list(identify(nodes(500)))
+    memory = Memory(None)
+    assert list(memory.identify(nodes(0))) == list(memory.identify(nodes(500)))
 
 
 def test_nodes_that_share_a_name_are_told_apart_by_their_keys() -> None:
-    names = identify([NodeInfo(node_id=i, name="twin", public_key=bytes([i])) for i in (1, 2)])
+    twins = [NodeInfo(node_id=i, name="twin", public_key=bytes([i])) for i in (1, 2)]
+    memory = Memory(None)
+    names = memory.identify(twins)
     assert len(names) == 2
     assert all(name.startswith("twin-key-") for name in names)
+    for twin in twins:
+        (alone,) = memory.identify([twin])
+        assert names[alone] == twin.node_id
 
 
-@given(st.lists(st.tuples(st.text(max_size=200), st.binary(max_size=4)), max_size=8))
-def test_every_node_has_one_bounded_printable_name(given_names: list[tuple[str, bytes]]) -> None:
-    text = [(name.encode("utf-8", "ignore").decode(), key) for name, key in given_names]
-    nodes = [NodeInfo(node_id=i, name=name, public_key=key) for i, (name, key) in enumerate(text)]
-    names = identify(nodes)
-    for name in names:
+def test_who_has_a_name_keeps_it_when_another_comes_that_is_called_the_same() -> None:
+    first, second = (NodeInfo(node_id=i, name="ward", public_key=bytes([i])) for i in (1, 2))
+    memory = Memory(None)
+    assert memory.identify([first]) == {"ward": 1}
+    later = f"ward-{mark(second)}"
+    assert memory.identify([second, first]) == {later: 2, "ward": 1}
+    assert memory.identify([second]) == {later: 2}
+
+
+def test_names_that_agree_as_far_as_they_are_shown_belong_to_different_clients() -> None:
+    one, other = (NodeInfo(node_id=i, name="h" * LONGEST + str(i), public_key=bytes([i])) for i in (1, 2))
+    memory = Memory(None)
+    names = memory.identify([one, other])
+    assert len(names) == 2
+    (alone,) = memory.identify([other])
+    assert names[alone] == 2
+
+
+def test_a_name_made_to_look_like_that_of_another_takes_nothing_from_it() -> None:
+    honest = NodeInfo(node_id=1, public_key=b"k")
+    mimic = NodeInfo(node_id=2, name=mark(honest), public_key=b"m")
+    memory = Memory(None)
+    assert memory.identify([mimic]) == {mark(honest): 2}
+    assert set(memory.identify([mimic, honest]).values()) == {1, 2}
+
+
+def test_names_are_in_the_folder_before_anybody_is_called_by_them(tmp_path: Path) -> None:
+    first, second = (NodeInfo(node_id=i, name="ward", public_key=bytes([i])) for i in (1, 2))
+    Memory(tmp_path).identify([first])
+    assert read_names(tmp_path / "names.json") == {mark(first): "ward"}
+    (tmp_path / "names.json").write_text(json.dumps({mark(first): "ward", mark(second): "ward"}))
+    with pytest.raises(CelmError, match="every name one node"):
+        read_names(tmp_path / "names.json")
+
+
+texts = st.text(max_size=200).map(lambda text: text.encode("utf-8", "ignore").decode())
+alike = st.sampled_from(
+    ["", "ward", "ward ", "ward\x00", "ward?", "h" * LONGEST, "h" * 70, "node-1", "ward-node-1"]
+)
+
+
+@given(st.lists(texts | alike, min_size=1, max_size=6), st.booleans(), st.data())
+def test_a_node_keeps_its_name_and_shares_it_with_nobody_in_any_order_of_presence(
+    registered: list[str], keys: bool, data: st.DataObject
+) -> None:
+    nodes = [
+        NodeInfo(node_id=i, name=name, public_key=bytes([i]) if keys else b"")
+        for i, name in enumerate(registered)
+    ]
+    presence = st.lists(st.lists(st.sampled_from(nodes), unique_by=lambda node: node.node_id), max_size=6)
+    names: dict[str, str] = {}
+    for online in [*data.draw(presence), nodes]:
+        before = names
+        names = json.loads(json.dumps(named(online, before)))  # as after a restart
+        assert before.items() <= names.items()
+        assert {mark(node) for node in online} <= set(names)
+        assert len(set(names.values())) == len(names)
+    for name in names.values():
         assert name.isprintable()
         assert name
         assert len(name) <= LONGEST + 60
-    assert sorted(names.values()) == list(range(len(nodes)))
+
+
+@given(st.sets(st.from_regex(r"[a-z]{1,8}(-[0-9]{1,2})?", fullmatch=True), max_size=6))
+def test_names_of_their_own_stay_as_they_are(registered: set[str]) -> None:
+    nodes = [
+        NodeInfo(node_id=i, name=name, public_key=bytes([i])) for i, name in enumerate(sorted(registered))
+    ]
+    assert list(Memory(None).identify(nodes)) == sorted(registered)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import logging
 from typing import Any
 
 import numpy as np
@@ -12,17 +13,20 @@ pytest.importorskip("flwr", reason="Flower is not installed: pip install 'celm[f
 
 import torch
 from flwr.app import Array, ArrayRecord, Error, Message, MetricRecord, RecordDict
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from celm.base.errors import CelmError
-from celm.flower import ContributionStrategy
+from celm.flower import CelmStrategy, ContributionStrategy
 from celm.flower.arrays import Layout, Refusal
-from celm.models.state import state_of
+from celm.flower.intake import read
+from celm.models.state import describe_mismatch, state_of
 from flower.small_grid import Client, SmallGrid, arrays_of, initial, learner, network, reply
 
 
-def strategy(rule: str = "fedavg", **settings: Any) -> ContributionStrategy:
+def strategy(rule: str = "fedavg", **options: Any) -> ContributionStrategy:
     usual: dict[str, Any] = {"fraction_evaluate": 0.0, "retry_wait": 0.0, "probe": {"steps": 2}}
-    return ContributionStrategy(rule, network(), (6,), 3, **{**usual, **settings})
+    return ContributionStrategy(rule, network(), (6,), 3, **{**usual, **options})
 
 
 def sending(change: Any, **metrics: Any) -> Client:
@@ -45,11 +49,20 @@ def too_large(arrays: dict[str, Array]) -> ArrayRecord:
     return ArrayRecord({**arrays, "1.bias": Array("float32", (5,), "numpy.ndarray", bytes(1_000_000))})
 
 
-def claiming(shape: tuple[int, ...]) -> bytes:
-    """An array file whose own header claims another shape than it has bytes for."""
-    stream = io.BytesIO()
-    np.lib.format.write_array_header_1_0(stream, {"descr": "<f4", "fortran_order": False, "shape": shape})
-    return stream.getvalue() + bytes(20)
+def claiming(shape: Any, kind: Any = "<f4", size: int = 20, fortran: Any = False) -> bytes:
+    """An array file whose own header claims what we like, whatever it has bytes for."""
+    header = repr({"descr": kind, "fortran_order": fortran, "shape": shape}).encode() + b"\n"
+    return b"\x93NUMPY\x02\x00" + len(header).to_bytes(4, "little") + header + bytes(size)
+
+
+def bias(data: bytes) -> Array:
+    """An array that is declared as it should be."""
+    return Array("float32", (5,), "numpy.ndarray", data)
+
+
+def of_kind(kind: Any, width: int) -> Client:
+    """A client whose array is of the right shape and size, while its own header says numbers of another kind."""
+    return sending(replaced(**{"1__bias": bias(claiming((5,), kind, 5 * width))}))
 
 
 def pickled(arrays: dict[str, Array]) -> ArrayRecord:
@@ -88,14 +101,27 @@ BAD: dict[str, tuple[Client, str]] = {
     ),
     "large": (sending(too_large), "array '1.bias': 1000000 bytes are too many for its shape"),
     "claim": (
-        sending(replaced(**{"1__bias": Array("float32", (5,), "numpy.ndarray", claiming((10**12,)))})),
+        sending(replaced(**{"1__bias": bias(claiming((10**12,)))})),
         "array '1.bias': its content is not what it declares",
     ),
     "garbage": (
-        sending(replaced(**{"1__bias": Array("float32", (5,), "numpy.ndarray", b"garbage")})),
+        sending(replaced(**{"1__bias": bias(b"garbage")})),
         "array '1.bias': cannot be read (ValueError)",
     ),
-    "pickle": (sending(pickled), "array '1.bias': its content is not what it declares"),
+    "pickle": (sending(pickled), "array '1.bias': 'object' is no kind of number that a model has"),
+    "dates": (
+        of_kind("<M8[s]", 8),
+        "array '1.bias': 'datetime64[s]' is no kind of number that a model has",
+    ),
+    "text": (of_kind("<U1", 4), "array '1.bias': '<U1' is no kind of number"),
+    "bytes": (of_kind("|S4", 4), "array '1.bias': '|S4' is no kind of number"),
+    "void": (of_kind("|V4", 4), "array '1.bias': '|V4' is no kind of number"),
+    "structured": (of_kind([("x" * 500, "<f4")], 4), "array '1.bias': \"[('xxxx"),
+    "quadruple": (of_kind("<f16", 16), "array '1.bias': "),  # not every platform's numpy has it
+    "complex": (of_kind("<c8", 8), "tensor '1.bias': expected floating values, got complex"),
+    "boolean": (of_kind("|b1", 1), "tensor '1.bias': expected floating values, got boolean"),
+    # Nothing that travels: a stand-in for whatever no check foresees.
+    "unforeseen": (learner(1.0, examined_accuracy=10**400), "cannot be read (OverflowError)"),
     "serialization": (
         sending(replaced(**{"1__bias": Array("float32", (5,), "pickle", b"x")})),
         "array '1.bias': unknown serialization 'pickle'",
@@ -119,6 +145,64 @@ BAD: dict[str, tuple[Client, str]] = {
 }
 
 
+KINDS: dict[Any, int] = {
+    **{"<f4": 4, ">f4": 4, "<f8": 8, ">f2": 2, "<f16": 16, "<c8": 8, ">c16": 16, "<c32": 32},
+    **{"|b1": 1, "|i1": 1, "<i8": 8, ">u2": 2, "<u8": 8, "<M8[s]": 8, "<m8": 8, "<U1": 4, "<U0": 0},
+    **{"|S4": 4, "|S0": 0, "|V4": 4, "|V0": 0, "|O": 8, "(2,)<f4": 8, "<f4,<i4": 8, "nonsense": 4, "": 4},
+    **{None: 4, 7: 4, (("a", "<f4"),): 4, (("a", "|O"),): 8, (("a", "<f4", (2,)),): 8, (): 4},
+}
+"""What a header may say of the numbers, and their bytes; tuples stand for lists of fields."""
+SHAPES: list[Any] = [(5.0,), (True,), (-5,), (0,), (), (5, 1), (2**63,), (10**30, 0), [5], None, "5"]
+
+
+@st.composite
+def files(draw: st.DrawFn) -> bytes:
+    """Array files with the bytes that they claim, or not; some of them torn, some with bytes changed."""
+    kind, width = draw(st.sampled_from(list(KINDS.items())))
+    shape = draw(st.just((5,)) | st.sampled_from(SHAPES))
+    size = draw(st.just(5 * width) | st.integers(0, 200))
+    data = claiming(shape, list(kind) if isinstance(kind, tuple) else kind, size, draw(st.booleans()))
+    changes = st.lists(st.tuples(st.integers(0, len(data) - 1), st.integers(0, 255)), max_size=4)
+    for place, value in draw(st.just([]) | changes):
+        data = data[:place] + bytes([value]) + data[place + 1 :]
+    return data[: draw(st.none() | st.integers(0, len(data)))]
+
+
+numbers = st.integers(-(2**63), 2**64 - 1) | st.floats()
+
+
+@given(
+    data=files() | st.binary(max_size=200),
+    shape=st.just((5,)) | st.sampled_from([(4,), (), (-5,), (True,), (5,) * 100]),
+    serialization=st.just("numpy.ndarray") | st.sampled_from(["pickle", ""]),
+    said=st.dictionaries(
+        st.sampled_from(["num-examples", "num-steps", "examined-accuracy", "loss"]),
+        numbers | st.lists(st.floats(), max_size=3),
+    ),
+)
+@settings(max_examples=400, deadline=None)
+def test_whatever_comes_is_either_an_update_that_fits_or_a_refusal(
+    data: bytes, shape: tuple[int, ...], serialization: str, said: dict[str, Any]
+) -> None:
+    reference = {"bias": torch.zeros(5)}
+    layout = Layout(("bias",), reference)
+    arrays = ArrayRecord({"bias": Array("float32", shape, serialization, data)})
+    SmallGrid({})  # without a grid there are no messages
+    asked = Message(RecordDict(), 1, "train")
+    answer = Message(RecordDict({"arrays": arrays, "metrics": MetricRecord(said)}), reply_to=asked)
+    try:
+        update = read(answer, layout, "arrays", "num-examples")
+    except Refusal as refusal:
+        reason = str(refusal)
+    else:
+        assert describe_mismatch(update.model, reference) is None
+        assert update.model["bias"].dtype is torch.float32
+        assert 0 <= update.size < 2**53
+        return
+    assert len(reason) < 400
+    assert reason.isprintable()
+
+
 @pytest.mark.parametrize("case", BAD)
 @pytest.mark.parametrize("rule", ["fedavg", "celm"])
 def test_one_bad_client_is_excluded_with_its_reason_and_the_round_goes_on(rule: str, case: str) -> None:
@@ -136,6 +220,29 @@ def test_one_bad_client_is_excluded_with_its_reason_and_the_round_goes_on(rule: 
         before = state_of(network())
         for name, tensor in result.arrays.to_torch_state_dict().items():
             torch.testing.assert_close(tensor, before[name] + 2.0)
+
+
+def test_a_client_that_sends_something_else_in_every_round_does_not_end_the_federation() -> None:
+    kinds = [("<M8[s]", 8), ("<U1", 4), ("|S4", 4), ("|V4", 4), ([("x", "<f4")], 4), ("<f16", 16)]
+
+    def hostile(message: Message) -> Message:
+        kind = kinds[int(message.content["config"]["server-round"]) - 1]
+        return of_kind(*kind)(message)  # type: ignore[return-value]
+
+    grid = SmallGrid({"good": learner(0.1), "fine": learner(0.3), "bad": hostile})
+    play = CelmStrategy(network(), (6,), 3, probe={"steps": 2}, fraction_evaluate=0.0)
+    result = play.start(grid, initial(), num_rounds=len(kinds))
+    assert [list(record["excluded"]) for record in result.records] == [["bad"]] * len(kinds)
+    assert [sorted(record["weights"]) for record in result.records] == [["fine", "good"]] * len(kinds)
+
+
+def test_what_no_check_foresees_is_logged_with_where_it_happened(caplog: pytest.LogCaptureFixture) -> None:
+    grid = SmallGrid({"good": learner(1.0), "fine": learner(1.0), "bad": BAD["unforeseen"][0]})
+    logging.getLogger("flwr").addHandler(caplog.handler)
+    strategy().start(grid, initial(), num_rounds=1)
+    logging.getLogger("flwr").removeHandler(caplog.handler)
+    assert "the reply of bad cannot be read" in caplog.text
+    assert "Traceback" in caplog.text
 
 
 def test_a_reply_to_a_message_of_another_round_is_ignored() -> None:

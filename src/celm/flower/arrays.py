@@ -9,6 +9,7 @@ are compared before a byte is decoded, and nothing is unpickled.
 from __future__ import annotations
 
 import io
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -22,8 +23,10 @@ from celm.base.errors import CelmError
 from celm.models.state import StateDict, conform, describe_mismatch, shown
 
 SERIALIZATION = "numpy.ndarray"
+NUMBERS = frozenset(["b1", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8", "c8", "c16"])
+"""The kinds of number, and their bytes, that numpy and torch share."""
 WIDEST = 16
-"""Bytes of the widest number that numpy has."""
+"""Bytes of the widest of them."""
 HEADER = 10_000
 """Bytes that an array's own header may take, as numpy bounds it."""
 
@@ -121,24 +124,24 @@ def check_declared(name: str, array: Array, expected: Tensor) -> None:
 def decode(name: str, array: Array) -> Tensor:
     """The tensor in an array whose size is as declared; its own header must say the same."""
     try:
-        values = values_of(array)
+        return torch.from_numpy(values_of(array))
+    except Refusal as refusal:
+        raise Refusal(f"array {shown(name)}: {refusal}") from None
     except Exception as error:  # bytes can be anything, and numpy fails in many ways
         raise Refusal(f"array {shown(name)}: cannot be read ({type(error).__name__})") from None
-    if values is None:
-        raise Refusal(f"array {shown(name)}: its content is not what it declares")
-    return torch.from_numpy(values)
 
 
-def values_of(array: Array) -> np.ndarray | None:
+def values_of(array: Array) -> np.ndarray:
     stream = io.BytesIO(array.data)
     version = npy.read_magic(stream)
     read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
     shape, fortran, kind = read(stream)
+    if f"{kind.kind}{kind.itemsize}" not in NUMBERS:
+        raise Refusal(f"{shown(str(kind), 40)} is no kind of number that a model has")
     content = memoryview(array.data)[stream.tell() :]
     # Before anything is allocated: a header could claim any size.
-    declared = shape == tuple(array.shape) and content.nbytes == int(np.prod(shape)) * kind.itemsize
-    if kind.hasobject or not declared:
-        return None
+    if shape != tuple(array.shape) or content.nbytes != math.prod(shape) * kind.itemsize:
+        raise Refusal("its content is not what it declares")
     flat = np.frombuffer(content, dtype=kind)
     native = flat.astype(kind.newbyteorder("="))  # a copy: the bytes belong to the message
     return native.reshape(shape, order="F" if fortran else "C")

@@ -4,13 +4,16 @@ A node's number is random: without authentication a restarted SuperNode gets ano
 it (`flwr supernode register --name`) stays, and so does its registered public key. Where neither is registered
 (no authentication, simulation) the key is one that the SuperNode made up when it started, and identity lasts as long
 as it runs.
+
+Names are for people, and two nodes may have the same; what tells nodes apart is the key. So a name is given once: it
+stays with its node, and goes to no other, whoever is online. Who gives names keeps them (`celm.flower.state`).
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Protocol
 
 LONGEST = 64
@@ -24,30 +27,37 @@ class Node(Protocol):
     public_key: bytes
 
 
-def identify(nodes: Iterable[Node]) -> dict[str, int]:
-    """Client name to node id: the registered name, else the key's fingerprint, else the node id.
+def named(nodes: Iterable[Node], given: Mapping[str, str]) -> dict[str, str]:
+    """The names `given` so far, by the nodes' marks, and those of the nodes that have none yet.
 
-    Nodes that share a name are told apart by their keys.
+    A node gets the name it is registered under. Where it has none its mark is its name; where others are called the
+    same its mark is added.
 
     >>> from types import SimpleNamespace as Node
-    >>> identify([Node(node_id=7, name="ward-3", public_key=b""), Node(node_id=9, name="", public_key=b"")])
-    {'ward-3': 7, 'node-9': 9}
+    >>> nodes = [Node(node_id=7, name="ward", public_key=b""), Node(node_id=8, name="", public_key=b"")]
+    >>> names = named(nodes, {})
+    >>> names
+    {'node-7': 'ward', 'node-8': 'node-8'}
+    >>> named([Node(node_id=9, name="ward", public_key=b"")], names)["node-9"]
+    'ward-node-9'
     """
-    found = list(nodes)
-    shared = Counter(node.name for node in found)
-    names: dict[str, int] = {}
-    for node in found:
-        name = clean(node.name) or own(node)
-        if node.name and shared[node.name] > 1:
-            name = f"{name}-{own(node)}"
-        while name in names:
-            name = f"{name}-{node.node_id}"
-        names[name] = node.node_id
+    found = {mark(node): clean(node.name) for node in nodes}
+    shared = Counter(found.values())
+    names = dict(given)
+    taken = set(names.values())
+    for own, wish in found.items():
+        if own in names:
+            continue
+        name = wish or own
+        while name in taken or (name == wish and shared[wish] > 1):
+            name = f"{name}-{own}"
+        names[own] = name
+        taken.add(name)
     return names
 
 
-def own(node: Node) -> str:
-    """What tells a node from all others."""
+def mark(node: Node) -> str:
+    """What tells a node from all others: its key's fingerprint, or its number where it has no key."""
     if not node.public_key:
         return f"node-{node.node_id}"
     return f"key-{hashlib.sha256(node.public_key).hexdigest()[:16]}"

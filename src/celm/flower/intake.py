@@ -6,8 +6,10 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from logging import WARNING
 
 from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
+from flwr.supercore import log
 
 from celm.flower.arrays import Layout, Refusal
 from celm.models.state import shown
@@ -72,6 +74,9 @@ def take_in(
             contents[client] = found[client].content
         except Refusal as refusal:
             excluded[client] = str(refusal)
+        except Exception as error:  # no list of checks foresees everything; the log has where it happened
+            log(WARNING, "the reply of %s cannot be read", client, exc_info=error)
+            excluded[client] = f"cannot be read ({type(error).__name__})"
     return Intake(updates, contents, excluded, strays)
 
 
@@ -107,7 +112,7 @@ def number(content: RecordDict, key: str, default: float, what: str) -> float:
     value = reported(content, key)
     if value is None:
         return default
-    if not isinstance(value, int | float) or not math.isfinite(value) or not 0 <= value < 2**53:
+    if not isinstance(value, int | float) or not 0 <= value < 2**53:
         raise Refusal(f"says it has {shown(str(value), 40)} {what}")
     return value
 

@@ -6,6 +6,7 @@
     times.jsonl             seconds of each part of a round
     checkpoints/            the state after the last two rounds
     settings.json           everything the results depend on
+    names.json              which node has which name (see `celm.flower.identity`)
 
 It keeps the promises of every run folder: a round counts once its checkpoint is in place, and what the record says
 beyond it is dropped.
@@ -14,7 +15,7 @@ beyond it is dropped.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,6 +27,7 @@ from celm.base.errors import CelmError
 from celm.base.files import dump_json, explained, read_text, write_text
 from celm.federation.folder import Folder, append_line, read_json, read_lines
 from celm.federation.trees import pack, unpack
+from celm.flower.identity import Node, mark, named
 from celm.flower.records import check_chain
 from celm.models.state import StateDict, describe_mismatch
 
@@ -52,6 +54,8 @@ class Memory:
         self.folder = None if path is None else Folder(Path(path))
         self.records: list[dict[str, Any]] = []
         self.evaluations: dict[int, dict[str, Any]] = {}
+        self.names: dict[str, str] = {}
+        """What tells a node from all others to the name it was given."""
 
     @contextmanager
     def opened(self) -> Iterator[None]:
@@ -75,6 +79,7 @@ class Memory:
             raise CelmError(
                 f"{self.folder.path} holds a federation with other settings", "choose another folder"
             )
+        self.names = read_names(self.folder.path / "names.json")
         loaded = self.folder.load_checkpoint()
         state = None
         if loaded is not None:
@@ -89,6 +94,15 @@ class Memory:
         }
         whole_lines(self.folder.path / "failures.jsonl", done + 1)
         return state
+
+    def identify(self, nodes: Iterable[Node]) -> dict[str, int]:
+        """Client name to node id; a name is kept before anybody is called by it."""
+        found = list(nodes)
+        names = named(found, self.names)
+        if self.folder is not None and names != self.names:
+            self.folder.write_json("names.json", names)
+        self.names = names
+        return {names[mark(node)]: node.node_id for node in found}
 
     def keep(self, state: ServerState, record: dict[str, Any], seconds: dict[str, float]) -> None:
         """A finished round."""
@@ -118,6 +132,14 @@ def whole_lines(path: Path, last: int) -> list[dict[str, Any]]:
     return lines
 
 
+def read_names(path: Path) -> dict[str, str]:
+    """Those given so far; none in a folder from before names were kept."""
+    names = read_json(path) if path.exists() else {}
+    if not all(isinstance(name, str) for name in names.values()) or len(set(names.values())) < len(names):
+        raise CelmError(f"{path} is damaged: every node needs one name, and every name one node")
+    return names
+
+
 def rebuilt(
     tensors: dict[str, Tensor], about: dict[str, Any], rule_state: type, reference: StateDict, path: Path
 ) -> ServerState:
@@ -135,7 +157,8 @@ def rebuilt(
 
 def moved(tensors: Mapping[str, Tensor], reference: StateDict) -> dict[str, Tensor]:
     device = next(iter(reference.values())).device
-    return {name: tensor.to(device) for name, tensor in tensors.items()}
+    # A copy: the memory of a file begins anywhere, and how products round depends on where memory begins.
+    return {name: tensor.to(device, copy=True) for name, tensor in tensors.items()}
 
 
 def settings_digest(settings: Mapping[str, Any]) -> str:

@@ -30,7 +30,6 @@ from celm.federation.rounds import drawn
 from celm.flower import metrics
 from celm.flower.arrays import Layout, Refusal
 from celm.flower.course import Course
-from celm.flower.identity import identify
 from celm.flower.intake import EXAMINE, Intake, take_in
 from celm.flower.model import Model, own_module, validator
 from celm.flower.sampling import Identify, connected_nodes, sample_size
@@ -75,7 +74,7 @@ class ContributionStrategy(Course):
     min_clients : usable replies that a round needs; by default two, or `min_train_nodes` where that is one
     retries, retry_wait : how often a round with fewer is tried again, and after how many seconds
     node_timeout : seconds to wait for nodes to connect
-    identify : names the nodes; by default by registered name or key
+    identify : names the nodes; by default by registered name or key, and a node keeps the name it was given
     device : where the server weighs and merges
 
     All others are those of Flower's FedAvg.
@@ -100,7 +99,7 @@ class ContributionStrategy(Course):
         retries: int = 3,
         retry_wait: float = 10.0,
         node_timeout: float = 600.0,
-        identify: Identify = identify,
+        identify: Identify | None = None,
         device: str = "cpu",
         fraction_train: float = 1.0,
         fraction_evaluate: float = 1.0,
@@ -143,7 +142,7 @@ class ContributionStrategy(Course):
         self.retries = retries
         self.retry_wait = retry_wait
         self.node_timeout = node_timeout
-        self.identify = identify
+        self.identify = identify or self.memory.identify
         for key, fraction in (("fraction_train", fraction_train), ("fraction_evaluate", fraction_evaluate)):
             if not 0 <= fraction <= 1:
                 raise CelmError(f"{key} must be between 0 and 1, not {fraction}")
@@ -199,6 +198,7 @@ class ContributionStrategy(Course):
     def begin(self, initial_arrays: ArrayRecord, num_rounds: int) -> ArrayRecord:
         """Get ready; the arrays to go on with. `start` does it; a loop of your own must."""
         self.layout = Layout.of(initial_arrays, self.server.reference)
+        self.asked, self.merged, self.attempt = None, [], 0
         sampling = {"fraction_train": self.fraction_train, "min_train_nodes": self.min_train_nodes}
         model = self.server.begin(num_rounds, sampling)
         return initial_arrays if model is None else self.packed(model)
