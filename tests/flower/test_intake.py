@@ -20,6 +20,7 @@ from celm.base.errors import CelmError
 from celm.flower import CelmStrategy, ContributionStrategy
 from celm.flower.arrays import Layout, Refusal
 from celm.flower.intake import read
+from celm.flower.records import check_chain
 from celm.models.state import describe_mismatch, state_of
 from flower.small_grid import Client, SmallGrid, arrays_of, initial, learner, network, reply
 
@@ -234,6 +235,19 @@ def test_a_client_that_sends_something_else_in_every_round_does_not_end_the_fede
     result = play.start(grid, initial(), num_rounds=len(kinds))
     assert [list(record["excluded"]) for record in result.records] == [["bad"]] * len(kinds)
     assert [sorted(record["weights"]) for record in result.records] == [["fine", "good"]] * len(kinds)
+
+
+def test_a_merge_that_overflows_leaves_the_global_model_and_is_in_the_record() -> None:
+    def huge(message: Message) -> Message:
+        sent = {name: torch.full_like(tensor, 3e38) for name, tensor in arrays_of(message).items()}
+        return reply(message, ArrayRecord(sent), **{"num-steps": 1, "num-examples": 1000})
+
+    grid = SmallGrid({"good": learner(0.1, **{"num-steps": 1000}), "fine": learner(0.3), "huge": huge})
+    play = ContributionStrategy("fednova", network(), (6,), 3, fraction_evaluate=0.0)
+    result = play.start(grid, initial(), num_rounds=3)
+    assert "not finite" in result.records[0]["merge"]
+    assert all(torch.from_numpy(array.numpy()).isfinite().all() for array in result.arrays.values())
+    check_chain(result.records)
 
 
 def test_what_no_check_foresees_is_logged_with_where_it_happened(caplog: pytest.LogCaptureFixture) -> None:

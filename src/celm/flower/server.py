@@ -11,7 +11,10 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
+from logging import WARNING
 from typing import Any
+
+from flwr.supercore import log
 
 from celm.base.errors import CelmError
 from celm.base.files import dump_json
@@ -20,7 +23,7 @@ from celm.federation.rounds import weighed
 from celm.flower import records
 from celm.flower.intake import Intake
 from celm.flower.state import Memory, ServerState, settings_digest
-from celm.models.state import StateDict
+from celm.models.state import StateDict, describe_mismatch
 from celm.rules.exchange import Delivery, Round, Validate
 from celm.rules.rule import AnyRule, Facts
 
@@ -122,6 +125,16 @@ class Server:
             weighing = self.rule.weigh(before.rule, replace(self.facts, clients=before.clients), taken)
         with watch.timed("merge"):
             model = self.rule.merge(before.rule, taken, weighing)
+        refused = describe_mismatch(model, before.model)
+        if refused:
+            # Numbers that are finite may add up to one that is not, and no client could go on from there.
+            log(
+                WARNING,
+                "round %d: the global model stays as it was, since of the merged one %s",
+                number,
+                refused,
+            )
+            model = before.model
         after = ServerState(
             number, model, weighing.state, before.clients, self.heads_after(taken, weighing.state)
         )
@@ -133,6 +146,7 @@ class Server:
                 "excluded": dict(intake.excluded),
                 "strays": intake.strays,
                 **weighed(weighing),
+                **({"merge": refused} if refused else {}),
                 "metrics": metrics,
             }
             previous = records.last_digest(self.memory.records)

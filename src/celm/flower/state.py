@@ -157,8 +157,7 @@ def rebuilt(
 
 def moved(tensors: Mapping[str, Tensor], reference: StateDict) -> dict[str, Tensor]:
     device = next(iter(reference.values())).device
-    # A copy: the memory of a file begins anywhere, and how products round depends on where memory begins.
-    return {name: tensor.to(device, copy=True) for name, tensor in tensors.items()}
+    return {name: tensor.to(device) for name, tensor in tensors.items()}
 
 
 def settings_digest(settings: Mapping[str, Any]) -> str:
