@@ -49,6 +49,6 @@ def verify(
 def settings_of(place: Path, told: Mapping[str, Any]) -> Settings:
     """Those of the ledger: settings of an audit and nothing else that `audit` takes, such as a folder to write to."""
     try:
-        return Settings.parse(told)
+        return Settings.parse({"movement": False} | dict(told))  # ledgers without it are older than the look
     except CelmError as error:
         raise CelmError(f"{place / LEDGER} is damaged: {error}") from error
