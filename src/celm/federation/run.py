@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -67,7 +67,7 @@ class Run:
     metrics: Mapping[str, Any]
     rounds: Sequence[Mapping[str, Any]]
     """One record a round: metrics, weights, scores, evidence."""
-    named: str | None = None
+    named: str | None = field(default=None, compare=False, repr=False)
     """The model's name where the caller gave it, and not the folder alone."""
 
     @classmethod
