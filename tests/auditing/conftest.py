@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +27,15 @@ def random_state(seed: int) -> dict[str, Tensor]:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return state_of(build_model("mlp", {"widths": WIDTHS}, SHAPE, CLASSES))
+
+
+def rewritten(content: bytes, entries: dict[str, bytes]) -> bytes:
+    """An archive with other entries in the place of its own."""
+    made = io.BytesIO()
+    with zipfile.ZipFile(io.BytesIO(content)) as old, zipfile.ZipFile(made, "w") as new:
+        for name in old.namelist():
+            new.writestr(name, entries.get(name, old.read(name)))
+    return made.getvalue()
 
 
 @dataclass(frozen=True)

@@ -225,6 +225,64 @@ def test_a_global_model_among_the_clients_does_not_replace_the_one_that_was_name
     assert after["ignored"] == ["global.safetensors"]
 
 
+def save_pretrained(folder: Path, seed: int) -> Path:
+    folder.mkdir(parents=True)
+    save_file(random_state(seed), folder / "model.safetensors")
+    return folder / "model.safetensors"
+
+
+def test_a_global_model_in_a_folder_of_its_own_is_no_client(uploads: Uploads) -> None:
+    before = uploads.found()
+    start = save_pretrained(uploads.clients / "global", 0)
+    found = uploads.found("--global", start)
+    assert found["scores"] == before["scores"]
+    assert found["ignored"] == []
+    (uploads.clients / "global").rename(uploads.clients / "whatever")
+    found = uploads.found("--global", uploads.clients / "whatever" / "model.safetensors")
+    assert found["scores"] == before["scores"]
+
+
+def test_a_global_folder_among_the_clients_does_not_replace_the_one_that_was_named(uploads: Uploads) -> None:
+    before = uploads.found()
+    save_pretrained(uploads.clients / "global", 55)
+    after = uploads.found()
+    assert after["scores"] == before["scores"]
+    assert after["ignored"] == ["global"]
+
+
+def test_the_global_models_of_rounds_may_be_in_folders(uploads: Uploads) -> None:
+    place = save_rounds(uploads)
+    files = celm.audit(uploads.start, place, **HOW)
+    for folder in place.iterdir():
+        file = folder / "global.safetensors"
+        (folder / "global").mkdir()
+        file.rename(folder / "global" / "model.safetensors")
+    folders = celm.audit(uploads.start, place, **HOW)
+    assert folders.document == files.document
+
+
+def test_a_round_with_two_global_models_is_refused(uploads: Uploads) -> None:
+    place = save_rounds(uploads, 1)
+    save_pretrained(place / "round-001" / "global", 1)
+    with pytest.raises(
+        CelmError, match=r"two global models: global/model\.safetensors and global\.safetensors"
+    ):
+        celm.audit(uploads.start, place, **HOW)
+    (place / "round-001" / "global.safetensors").unlink()
+    torch.save(random_state(1), place / "round-001" / "global" / "pytorch_model.bin")
+    with pytest.raises(CelmError, match="global holds 2 models"):
+        celm.audit(uploads.start, place, **HOW)
+
+
+def test_a_link_as_the_global_model_of_a_round_is_refused(uploads: Uploads) -> None:
+    place = save_rounds(uploads, 1)
+    (place / "round-001" / "global.safetensors").unlink()
+    (place / "round-001" / "global").mkdir()
+    (place / "round-001" / "global" / "model.safetensors").symlink_to(uploads.clients / "a.safetensors")
+    with pytest.raises(CelmError, match="is a symbolic link, which is not followed"):
+        celm.audit(uploads.start, place, **HOW)
+
+
 def test_files_that_are_no_checkpoints_are_named_and_left(uploads: Uploads) -> None:
     (uploads.clients / "README.md").write_text("x")
     (uploads.clients / "d.h5").write_bytes(b"x")

@@ -159,4 +159,5 @@ def test_the_same_command_audits_what_every_framework_saves(
     assert holder == "west"
     if save is not save_transformers:  # too small a model to learn three classes from a few steps
         assert found["sole_holders"] == {"2": "west"}
-    assert invoke("audit-verify", "audit", "--full").exit_code == 0
+    model = arguments[arguments.index("--model") + 1]
+    assert invoke("audit-verify", "audit", "--full", "--model", model).exit_code == 0

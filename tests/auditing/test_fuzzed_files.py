@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from safetensors.torch import save
 from torch import Tensor
 
-from auditing.conftest import random_state
+from auditing.conftest import random_state, rewritten
 from celm.auditing.fitting import fitted
 from celm.auditing.reading import parse
 from celm.base.errors import CelmError
@@ -106,9 +106,7 @@ def test_an_archive_that_claims_to_span_disks_is_refused() -> None:
         parse(content[:where] + b"\x01" + content[where + 1 :], ".pt", LARGEST)
 
 
-def test_what_a_library_says_of_a_file_is_made_visible() -> None:
-    """Found by 20,000 cases: PyTorch repeats the byte order that an archive claims."""
-    content = VALID[".pt"]
-    assert content.count(b"little") == 1
-    with pytest.raises(CelmError, match=r"Unknown endianness type: l\\x00ttle"):
-        parse(content.replace(b"little", b"l\x00ttle"), ".pt", LARGEST)
+def test_what_a_file_says_of_itself_is_made_visible() -> None:
+    """Found by 20,000 cases: the byte order that an archive claims may be anything."""
+    with pytest.raises(CelmError, match=r"has the byte order 'l\\x00ttle', not 'little'"):
+        parse(rewritten(VALID[".pt"], {"archive/byteorder": b"l\x00ttle"}), ".pt", LARGEST)

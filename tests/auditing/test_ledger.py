@@ -6,11 +6,14 @@ import hashlib
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from auditing.conftest import Uploads
 from celm.auditing.ledger import differences
+from celm.auditing.verifying import verify
+from celm.base.errors import CelmError
 
 
 def sha256(path: Path) -> str:
@@ -103,3 +106,49 @@ def test_differences_are_found_at_any_depth() -> None:
     assert differences(one, {"scores": {"a": 0.5000001}, "evidence": {"a": [1.0, 2]}}) == []
     assert differences(one, one | {"evidence": {"a": [1.0, 2.1]}}) == ["evidence.a[1]: 2.1, not 2.0"]
     assert "names ['b']" in differences(one, one | {"scores": {"b": 0.5}})[0]
+
+
+def rewrite(place: Path, **settings: Any) -> None:
+    path = place / "audit" / "ledger.json"
+    ledger = json.loads(path.read_text())
+    ledger["settings"] |= settings
+    path.write_text(json.dumps(ledger))
+
+
+def test_a_ledger_has_no_code_run(uploads: Uploads, refused: Callable[..., str]) -> None:
+    uploads.found("--out", "audit")
+    rewrite(uploads.place, model="os:system", options={"command": "touch executed"})
+    assert uploads.invoke("audit-verify", "audit").exit_code == 0
+    assert "--model os:system" in refused("audit-verify", "audit", "--full")
+    assert "is of model 'os:system', not of 'mlp'" in refused(
+        "audit-verify", "audit", "--full", "--model=mlp"
+    )
+    assert "add --full" in refused("audit-verify", "audit", "--model=os:system")
+    assert not (uploads.place / "executed").exists()
+
+
+def test_an_audit_of_ones_own_model_is_repeated_by_who_names_it(
+    uploads: Uploads,
+    refused: Callable[..., str],
+) -> None:
+    (uploads.place / "own_audited.py").write_text(
+        "from celm.models import build_model\n\n"
+        "def make(input_shape, classes):\n    return build_model('mlp', {'widths': [4]}, input_shape, classes)\n"
+    )
+    own = ("--model", "own_audited:make")
+    arguments = list(uploads.arguments("--out", "audit", *own))
+    at = arguments.index("options.widths=[4]")
+    del arguments[at - 1 : at + 1]
+    done = uploads.invoke(*arguments)
+    assert done.exit_code == 0, done.output
+    assert "--model own_audited:make" in refused("audit-verify", "audit", "--full")
+    assert uploads.invoke("audit-verify", "audit", "--full", *own).exit_code == 0
+
+
+@pytest.mark.parametrize("more", [{"out": "elsewhere"}, {"watch": 1}, {"prober": "x"}, {"classes": 0}])
+def test_a_ledger_holds_settings_and_nothing_else(uploads: Uploads, more: dict[str, Any]) -> None:
+    uploads.found("--out", "audit")
+    rewrite(uploads.place, **more)
+    with pytest.raises(CelmError, match="is damaged"):
+        verify(uploads.place / "audit", full=True)
+    assert not (uploads.place / "elsewhere").exists()

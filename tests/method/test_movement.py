@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import weakref
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 import torch
@@ -303,3 +305,36 @@ def test_nobody_is_idle_where_all_stand_still_and_the_unreadable_are() -> None:
     assert relative(torch.zeros(3)).isnan().all()
     assert idle(relative(torch.tensor([1.0, math.nan, 2.0]))).tolist() == [False, True, False]
     assert idle(relative(torch.tensor([math.nan, math.inf]))).tolist() == [False, False]
+
+
+class Reading(Sequence[State]):
+    """Models that are read when asked for; knows how many there were at once."""
+
+    class Read(dict[str, Tensor]):
+        __hash__ = object.__hash__  # type: ignore[assignment]
+
+    def __init__(self, states: Sequence[State]) -> None:
+        self.states = states
+        self.alive: weakref.WeakSet[Reading.Read] = weakref.WeakSet()
+        self.most = 0
+
+    def __len__(self) -> int:
+        return len(self.states)
+
+    def read(self, state: State) -> State:
+        found = Reading.Read(state)
+        self.alive.add(found)
+        self.most = max(self.most, len(self.alive))
+        return found
+
+    def __getitem__(self, which: Any) -> Any:
+        chosen = self.states[which]
+        return list(map(self.read, chosen)) if isinstance(which, slice) else self.read(chosen)
+
+
+def test_models_that_are_read_when_asked_for_are_few_at_once() -> None:
+    sent = [*HONEST, *(trained(NOW, 200 + client) for client in range(4))]
+    reading, module = Reading(sent), network()
+    found = movement(Stack(module, [NOW] * 8), Stack(module, reading), INPUTS, 7, PAST, at_once=2)
+    assert found.tolist() == moved(*sent, at_once=2)
+    assert reading.most <= 3

@@ -71,9 +71,9 @@ def require_shape(how: Settings) -> None:
 
 
 def in_float32(model: nn.Module) -> nn.Module:
-    """Half types are for storage: probes climb small gradients."""
-    half = (torch.float16, torch.bfloat16)
-    return model.float() if any(tensor.dtype in half for tensor in model.state_dict().values()) else model
+    """What probes compute in: half types are for storage, since probes climb small gradients."""
+    others = (torch.float16, torch.bfloat16, torch.float64)
+    return model.float() if any(tensor.dtype in others for tensor in model.state_dict().values()) else model
 
 
 def held_inputs(how: Settings) -> Mapping[str, Tensor]:

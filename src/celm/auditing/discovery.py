@@ -3,7 +3,7 @@
     clients/a.safetensors              a client's name is its file's stem
     clients/b/model.safetensors        or its folder's, as `save_pretrained` leaves it
     clients/round-001/a.safetensors    several rounds, in the order of their numbers
-    clients/round-001/global.*         the model that this round's clients started from
+    clients/round-001/global.*         the model that this round's clients started from, a file or a folder, too
 
 Nothing found in a folder is trusted: a name is text to show, never a path to write to; links are not followed; a
 name that two files claim, also up to case, belongs to neither.
@@ -111,31 +111,40 @@ def gather(
     """Sort what a folder holds into clients, the global model, and the rest."""
     clients = rounds.setdefault(round, [])
     for entry in entries:
-        if hidden(entry) or (not entry.is_symlink() and same_file(entry, start)):
+        held = models_in(entry)
+        if hidden(entry) or any(not file.is_symlink() and same_file(file, start) for file in held):
             continue
-        if is_folder(entry):
-            held = [entry / name for name in IN_FOLDER if os.path.lexists(entry / name)]
-            if len(held) == 1 and not same_file(held[0], start):
-                clients.append(candidate(entry.name, held[0]))
-            elif not held:
+        own = entry.name if is_folder(entry) else entry.stem
+        if not held:
+            if is_folder(entry) or entry.suffix.lower() not in BESIDE:
                 ignored.append(label(entry.name))
-            else:
-                clients.append(Candidate(label(entry.name), entry, f"its folder holds {len(held)} models"))
-        elif entry.suffix.lower() not in SUFFIXES:
-            if entry.suffix.lower() not in BESIDE:
-                ignored.append(label(entry.name))
-        elif entry.stem == GLOBAL and not round:
+        elif own == GLOBAL and not round:
             ignored.append(label(entry.name))  # the operator has named another one
-        elif entry.stem == GLOBAL:
-            if entry.is_symlink():
-                raise CelmError(f"{entry} is a symbolic link, which is not followed")
-            if round in starts:
-                raise CelmError(
-                    f"{entry.parent} holds two global models: {starts[round].name} and {entry.name}"
-                )
-            starts[round] = entry
+        elif own == GLOBAL:
+            starts[round] = sole_start(entry, held, starts.get(round))
+        elif len(held) > 1:
+            clients.append(Candidate(label(own), entry, f"its folder holds {len(held)} models"))
         else:
-            clients.append(candidate(entry.stem, entry))
+            clients.append(candidate(own, held[0]))
+
+
+def models_in(entry: Path) -> list[Path]:
+    """The files that are the entry's model: itself, or those in its folder."""
+    if is_folder(entry):
+        return [entry / name for name in IN_FOLDER if os.path.lexists(entry / name)]
+    return [entry] if entry.suffix.lower() in SUFFIXES else []
+
+
+def sole_start(entry: Path, held: Sequence[Path], other: Path | None) -> Path:
+    """The one global model of a round; that there are several, or a link, ends the audit."""
+    if len(held) > 1:
+        raise CelmError(f"{entry} holds {len(held)} models")
+    if held[0].is_symlink():
+        raise CelmError(f"{held[0]} is a symbolic link, which is not followed")
+    if other is not None:
+        names = [path.relative_to(entry.parent) for path in (other, held[0])]
+        raise CelmError(f"{entry.parent} holds two global models: {names[0]} and {names[1]}")
+    return held[0]
 
 
 def candidate(name: str, path: Path) -> Candidate:

@@ -22,7 +22,9 @@ counts as held by it, and what others may hold does not. It is flagged where
 
 - its coverage is below half of an equal part, 1 / (2 N), and it is the sole holder of no class: it brings little, and
   nothing that others do not bring; or
-- its tensors are those it was given, or another client's: facts that need no probe.
+- its tensors are those it was given, or another client's: facts that need no probe; or
+- with calibrated evidence, it hardly moved the global model (celm.method.movement): scaling a copy is no training. It
+  then has no evidence and holds nothing, whatever its logits.
 
 So an honest client with few and common classes is flagged like a free-rider with the same data: the models do not tell
 them apart. With one start there is no standard error, and no statement that needs one; with one client, nobody to share
@@ -44,6 +46,7 @@ from torch import Tensor
 from celm.auditing.settings import Settings
 from celm.method.calibration import Calibration, calibrated_evidence
 from celm.method.evidence import bias, evidence, scores, shares
+from celm.method.movement import IDLE, idle
 from celm.metrics.free_riders import z_scores
 
 LITTLE = 0.5
@@ -78,6 +81,11 @@ class Holdings:
     surely: Table
     possibly: Table
 
+    def without(self, clients: Table) -> Holdings:
+        """Where these `[N]` hold nothing."""
+        others = ~clients[:, None]
+        return Holdings(self.surely & others, self.possibly & others)
+
     def sole(self) -> dict[int, int]:
         """Class to the client that alone holds it, by their numbers."""
         alone = (self.surely.sum(axis=0) == 1) & (self.possibly.sum(axis=0) == 1) & (len(self.surely) > 1)
@@ -106,14 +114,16 @@ class Findings:
     """Class to client."""
     flags: dict[str, str]
     bias: float
+    movement: dict[str, float | None] | None
+    """Of each client, None where there is nobody to compare with; of nobody where it was not looked at."""
 
 
-def by_calibration(models: Sequence[Calibration | None]) -> Rule:
-    """Calibrated evidence, for which the global model's logits are of no account."""
+def by_calibration(models: Sequence[Calibration | None], still: Tensor | None) -> Rule:
+    """Calibrated evidence, for which the global model's logits are of no account; who stands `still` `[N]` has none."""
     known = [model for model in models if model is not None]
     parts = [torch.cat(part) for part in zip(*map(astuple, known), strict=True)]
     calibration = Calibration(*parts)
-    return lambda clients, _: calibrated_evidence(calibration.gains(clients), calibration)
+    return lambda clients, _: calibrated_evidence(calibration.gains(clients), calibration, still)
 
 
 def judge(
@@ -122,20 +132,32 @@ def judge(
     copies: Mapping[str, Copy],
     how: Settings,
     calibrations: Mapping[str, Calibration | None] | None = None,
+    moved: Tensor | None = None,
 ) -> Findings:
-    """`client_logits`: client to `[R, K]`, all finite; `global_logits`: `[R, K]`; calibrations where evidence is."""
+    """`client_logits`: client to `[R, K]`, all finite; `global_logits`: `[R, K]`; calibrations where evidence is.
+
+    `moved` `[N]` is how far each client moved the global model, where that was looked at.
+    """
     names = list(client_logits)
     u = torch.stack([client_logits[name].double() for name in names], dim=1)
     g = global_logits.double()
-    rule = evidence if calibrations is None else by_calibration([calibrations[name] for name in names])
+    far = torch.full((len(names),), torch.nan) if moved is None else moved
+    still = idle(far)
+    rule = evidence if calibrations is None else by_calibration([calibrations[name] for name in names], still)
     Q = rule(u.mean(dim=0), g.mean(dim=0))
     score = dict(zip(names, scores(Q).tolist(), strict=True))
     z = z_scores(score)
     error = standard_error([scores(rule(u[r], g[r])).numpy() for r in range(len(g))])
     errors = dict(zip(names, [None] * len(names) if error is None else error.tolist(), strict=True))
     held = holdings((u - g[:, None]).numpy(), how.confidence)
+    held = None if held is None else held.without(still.numpy())
     sole = {} if held is None else held.sole()
     flags = {name: copies[name].reason for name in names if name in copies}
+    for name, part in zip(names, far.tolist(), strict=True):
+        if part < IDLE:
+            flags.setdefault(
+                name, f"did not train: it moved by {part:.2f} of what is usual, less than {IDLE}"
+            )
     for i, reason in ({} if held is None else little(held, sole)).items():
         more = (
             f"score {100 * score[names[i]]:.1f} ± {100 * errors[names[i]]:.1f} %, z-score {z[names[i]]:.2f}"
@@ -153,7 +175,13 @@ def judge(
         sole_holders={how.classes[k]: names[i] for k, i in sole.items()},
         flags={name: flags[name] for name in names if name in flags},
         bias=float(bias(g.mean(dim=0))),
+        movement=None if moved is None else dict(zip(names, map(number, moved.tolist()), strict=True)),
     )
+
+
+def number(value: float) -> float | None:
+    """None for what is none, as JSON has no NaN."""
+    return None if math.isnan(value) else value
 
 
 def standard_error(samples: Sequence[Array] | Array) -> Array | None:

@@ -31,7 +31,7 @@ AT_ONCE = 128 << 20
 MOST = 16
 VALUES = 1 << 22
 """Input values in one batch."""
-JUDGING = ("confidence", "beta", "partial")
+JUDGING = ("confidence", "beta", "partial", "movement")
 """Settings that matter only after the probe, or before it."""
 
 
@@ -85,15 +85,19 @@ class Prober:
         )
         self.size: int = sum(tensor.nbytes for tensor in subject.module.state_dict().values())
 
+    @property
+    def models_here(self) -> int:
+        """Models that fit into one batch in this process."""
+        return max(1, min(MOST, AT_ONCE // max(1, self.size)))
+
     def models_at_once(self) -> int:
-        here = max(1, min(MOST, AT_ONCE // max(1, self.size)))
-        return here * self.by.width if isinstance(self.by, RayProber) else here
+        return self.models_here * (self.by.width if isinstance(self.by, RayProber) else 1)
 
     def key(self, tensors: str, last: str) -> str:
         """Of a model, by the digest of its tensors, and of the probe it starts from."""
         return hashlib.sha256(f"{self.settings}|{tensors}|{last}".encode()).hexdigest()
 
-    def recall(self, keys: Sequence[str]) -> list[Probed] | None:
+    def recall(self, keys: Sequence[str], keep: bool) -> list[Probed] | None:
         """Finished probes; None where any of them is missing or damaged, as a batch is probed as a whole."""
         found = []
         for key in keys:
@@ -104,15 +108,19 @@ class Prober:
             except CelmError:
                 return None
             probed = recalled(key, tensors)
-            if probed is None or not probed.complete(self.further, self.calibrated):
+            if probed is None or not probed.complete(keep, self.calibrated):
                 return None
             found.append(probed)
         return found
 
     def run(
-        self, states: Sequence[Mapping[str, Tensor]], keys: Sequence[str], last: Sequence[Probed | None]
+        self,
+        states: Sequence[Mapping[str, Tensor]],
+        keys: Sequence[str],
+        last: Sequence[Probed | None],
+        keep: bool,
     ) -> list[Probed]:
-        """Probe one batch of models and keep what is found."""
+        """Probe one batch of models and keep what is found; with `keep`, also where the probes ended."""
         how, starts = self.how, [self.begin(each) for each in last]
         classes = list(range(len(how.classes)))
         chunk = how.probe.chunk or max(1, min(512, VALUES // math.prod(self.subject.input_shape)))
@@ -124,7 +132,7 @@ class Prober:
             lr=how.probe.lr,
             l2=how.probe.l2,
             precision=getattr(torch, how.probe.precision),
-            keep=self.further,
+            keep=keep,
             chunk=chunk,
             seed=how.seed,
             calibrated=self.calibrated,
@@ -137,7 +145,7 @@ class Prober:
                 level, spread, overall = (part[m : m + 1] for part in astuple(found.calibration))
                 own = Calibration(level[:, classes], spread[:, classes], overall)
                 logits = logits * own.overall + own.level
-            ended = found.inputs[m].view(self.start.shape) if self.further else None
+            ended = found.inputs[m].view(self.start.shape) if keep else None
             done.append(Probed(key, logits, ended, own))
         if self.kept is not None:
             for each in done:
@@ -148,5 +156,5 @@ class Prober:
         """Where the last round's probe ended, unless that ran off to infinity; else the common noise."""
         if last is None:
             return self.start
-        kept = last.inputs if last.inputs is not None else (self.recall([last.key]) or [last])[0].inputs
+        kept = last.inputs if last.inputs is not None else (self.recall([last.key], True) or [last])[0].inputs
         return kept if kept is not None and bool(kept.isfinite().all()) else self.start

@@ -5,7 +5,7 @@ with a bus error, or change it between the hash and the probe. So a file is read
 that is said about it is said of those bytes.
 
     .safetensors                the format has no code; its header is checked against the size by the library
-    .pt .pth .bin .ckpt         zip archives of PyTorch, uncompressed, by torch.load(weights_only=True)
+    .pt .pth .bin .ckpt         zip archives of PyTorch, uncompressed, without unpickling (celm.auditing.pytorch)
     .npz                        arrays by name or in order (as Flower apps save them), allow_pickle=False
 
 Whatever is wrong with a file is a `CelmError` that says so in one line.
@@ -16,10 +16,9 @@ from __future__ import annotations
 import errno
 import hashlib
 import io
+import math
 import os
-import re
 import stat
-import warnings
 import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -34,6 +33,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load as load_safetensors
 from torch import Tensor
 
+from celm.auditing.pytorch import read_state_dict
 from celm.base.errors import CelmError
 from celm.models.factory import one_line
 from celm.models.state import shown
@@ -51,6 +51,12 @@ KINDS = {
 }
 HEADERS = 64 << 20
 """Bytes that a file may have beyond its tensors."""
+ENTRY = b"PK\x01\x02"
+"""Before each entry in the list of an archive."""
+ENTRIES = 100_000
+"""Of an archive: each takes ten times its bytes when it is opened."""
+LONGEST_HEADER = 10_000
+"""Bytes of an array's header; numpy has the same bound, but reads it first."""
 
 
 @dataclass(frozen=True)
@@ -139,18 +145,10 @@ def parse_pytorch(content: bytes, largest: int) -> Mapping[Any, Any]:
             "is not a PyTorch archive",
             "a bare pickle is never opened; save it by torch.save",
         )
-    members(content, largest, stored=True)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            found = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
-    except Exception as error:  # hostile pickles fail in any way they like; none of their code has run
-        first = re.split(r"\. |\n|: \(", str(error))[0]
-        raise CelmError(
-            f"is damaged or would run code: {type(error).__name__}: {visible(first[:160])}",
-            "save the state dict alone, best as safetensors",
-        ) from error
-    return unwrapped(found)
+    with opened(content, largest) as archive:
+        if any(entry.compress_type != zipfile.ZIP_STORED for entry in archive.infolist()):
+            raise CelmError("is a compressed archive, which PyTorch does not write")
+        return unwrapped(read_state_dict(archive))
 
 
 def unwrapped(found: Any) -> Mapping[Any, Any]:
@@ -162,55 +160,49 @@ def unwrapped(found: Any) -> Mapping[Any, Any]:
 
 
 def parse_arrays(content: bytes, largest: int) -> dict[str, Tensor]:
-    tensors: dict[str, Tensor] = {}
-    try:
-        names = members(content, largest, stored=False)
-        with np.load(io.BytesIO(content), allow_pickle=False) as archive:
-            for name in names:
-                tensors[name.removesuffix(".npy")] = array_tensor(archive[name], name)
-    except CelmError:
-        raise
-    except Exception as error:  # zip, deflate and numpy's header parser each have their own
-        raise CelmError(f"is not a whole npz file of plain arrays: {said_by(error)}") from error
-    return tensors
+    with opened(content, largest) as archive:
+        return {
+            entry.filename.removesuffix(".npy"): read_array(archive, entry) for entry in archive.infolist()
+        }
 
 
-def members(content: bytes, largest: int, stored: bool) -> list[str]:
-    """The names in a zip archive that unpacks to no more than `largest` bytes, each of them once."""
+@contextmanager
+def opened(content: bytes, largest: int) -> Iterator[zipfile.ZipFile]:
+    """A zip archive that unpacks to no more than `largest` bytes, each name in it once; errors are of one line."""
+    if content.count(ENTRY) > ENTRIES:
+        raise CelmError(f"has more than {ENTRIES:,} entries")
     try:
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
             entries = archive.infolist()
-            # A claim of an array's header is checked against what the archive says it holds.
-            if not stored:
-                for entry in entries:
-                    check_array(archive, entry)
+            if len({entry.filename.removesuffix(".npy") for entry in entries}) < len(entries):
+                raise CelmError("holds two entries of one name")
+            if sum(entry.file_size for entry in entries) > largest:
+                raise CelmError("unpacks to far more than the model needs")
+            yield archive
     except CelmError:
         raise
-    except Exception as error:  # zip, deflate and numpy's header parser each have their own
+    except Exception as error:  # zip, deflate, numpy and programs each have their own
         raise CelmError(f"is not a whole archive: {said_by(error)}") from error
-    names = [entry.filename for entry in entries]
-    if len(set(names)) < len(names):
-        raise CelmError("holds two entries of one name")
-    if sum(entry.file_size for entry in entries) > largest:
-        raise CelmError("unpacks to far more than the model needs")
-    if stored and any(entry.compress_type != zipfile.ZIP_STORED for entry in entries):
-        raise CelmError("is a compressed archive, which PyTorch does not write")
-    return names
 
 
-def check_array(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> None:
-    """Refuse an array whose header claims more than the archive holds, before memory is taken for it."""
+def read_array(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> Tensor:
+    """An array whose header claims no more than the archive holds: memory is taken for what is claimed."""
     with archive.open(entry) as file:
-        major, _ = np.lib.format.read_magic(file)
-        read = np.lib.format.read_array_header_1_0 if major == 1 else np.lib.format.read_array_header_2_0
-        shape, _, dtype = read(file)
+        magic = file.read(np.lib.format.MAGIC_LEN)
+        old = np.lib.format.read_magic(io.BytesIO(magic)) == (1, 0)
+        length = file.read(2 if old else 4)
+        size = int.from_bytes(length, "little")
+        if size > LONGEST_HEADER:
+            raise CelmError(f"tensor {shown(entry.filename)} has a header of {size:,} bytes")
+        header = length + file.read(size)
+        read = np.lib.format.read_array_header_1_0 if old else np.lib.format.read_array_header_2_0
+        shape, _, dtype = read(io.BytesIO(header))
         if dtype.hasobject:
             raise CelmError(f"tensor {shown(entry.filename)} holds Python objects, which are never opened")
-        count = 1
-        for side in shape:
-            count *= int(side)
-        if count < 0 or count * dtype.itemsize > entry.file_size:
+        if min(shape, default=0) < 0 or math.prod(shape) * dtype.itemsize > entry.file_size:
             raise CelmError(f"tensor {shown(entry.filename)} claims more values than the file holds")
+    with archive.open(entry) as file:
+        return array_tensor(np.lib.format.read_array(file, allow_pickle=False), entry.filename)
 
 
 def array_tensor(array: Any, name: str) -> Tensor:

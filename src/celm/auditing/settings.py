@@ -45,6 +45,8 @@ class Settings(Table):
     """Client files may hold a part of the tensors, such as an adapter; the rest is the global model's."""
     evidence: Literal["paper", "calibrated"] = "paper"
     """How logits become evidence: the paper's, or one that scaling a model cannot raise."""
+    movement: bool = True
+    """With calibrated evidence: who hardly moved the global model, which it was given, has none and is flagged."""
     starts: Annotated[int, Field(ge=1, le=100)] = 5
     """R: random starts of each probe."""
     confidence: Annotated[float, Field(gt=0.5, lt=1)] = 0.95
@@ -86,6 +88,11 @@ class Settings(Table):
             if isinstance(error, ValidationError):
                 raise CelmError(*explain(error, "", list(cls.model_fields), "an audit")) from error
             raise CelmError(f"a setting is of a kind that settings cannot have: {error}") from error
+
+    @property
+    def looks(self) -> bool:
+        """Whether it is looked at who trained at all."""
+        return self.movement and self.evidence == "calibrated"
 
     def tables(self) -> dict[str, Any]:
         return self.model_dump(mode="json", exclude_none=True)

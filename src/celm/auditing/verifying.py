@@ -2,40 +2,53 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from celm.auditing.audit import audit
-from celm.auditing.ledger import RESULT, changed, differences, read_ledger
+from celm.auditing.ledger import LEDGER, RESULT, changed, differences, read_ledger
+from celm.auditing.settings import Settings
 from celm.auditing.work import Watch
 from celm.base.errors import CelmError
 from celm.federation.folder import read_json
+from celm.models import named_by_both
 
 COMPARED = ("scores", "evidence", "weights", "holds", "sole_holders", "excluded")
 
 
-def verify(folder: str | Path, full: bool = False, watch: Watch | None = None) -> list[str]:
+def verify(
+    folder: str | Path, full: bool = False, watch: Watch | None = None, model: str | None = None
+) -> list[str]:
     """What is wrong with a finished audit, a line each; nothing where the report belongs to its files.
 
-    Recomputes every digest. With `full` the audit itself is repeated from the files and its numbers are compared.
+    Recomputes every digest. With `full` the audit itself is repeated from the files and its numbers are compared; then
+    `model` repeats the name of a model of your own, since the ledger may be anybody's and `package.module:factory` is
+    code.
     """
     place = Path(folder)
     known = read_ledger(place)
     problems = changed(place, known)
     if problems or not full:
         return problems
-    inputs, settings = known["inputs"], dict(known["settings"])
+    inputs, how = known["inputs"], settings_of(place, known["settings"])
     if inputs.get("global") is None or inputs.get("clients") is None:
         raise CelmError(f"{place} is an audit of models in memory and cannot be repeated from files")
+    if not isinstance(inputs["global"], str) or not all(isinstance(each, str) for each in inputs["clients"]):
+        raise CelmError(f"{place / LEDGER} is damaged: its inputs are no paths")
+    named_by_both(how.model, model, place / LEDGER)
     again = audit(
-        place / inputs["global"],
-        [place / each for each in inputs["clients"]],
-        classes=settings.pop("classes"),
-        input_shape=settings.pop("input_shape"),
-        model=settings.pop("model", None),
-        watch=watch,
-        **settings,
+        place / inputs["global"], [place / each for each in inputs["clients"]], watch=watch, **how.tables()
     )
     before = read_json(place / RESULT)
     ours = {name: again.document[name] for name in COMPARED} | {"flags": sorted(again.flags)}
     theirs = {name: before.get(name) for name in COMPARED} | {"flags": sorted(before.get("flags", {}))}
     return [f"repeated, the audit differs: {line}" for line in differences(ours, theirs)[:10]]
+
+
+def settings_of(place: Path, told: Mapping[str, Any]) -> Settings:
+    """Those of the ledger: settings of an audit and nothing else that `audit` takes, such as a folder to write to."""
+    try:
+        return Settings.parse({"movement": False} | dict(told))  # ledgers without it are older than the look
+    except CelmError as error:
+        raise CelmError(f"{place / LEDGER} is damaged: {error}") from error

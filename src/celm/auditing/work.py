@@ -6,10 +6,11 @@ clients there are.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +18,7 @@ from torch import Tensor, nn
 from celm.auditing.adapters import adapted
 from celm.auditing.building import build, held_inputs
 from celm.auditing.findings import Copy, Findings, judge
-from celm.auditing.fitting import fitted, ties_of
+from celm.auditing.fitting import Fitted, fitted, ties_of
 from celm.auditing.folder import Folder
 from celm.auditing.ledger import REPORT, RESULT, File, ledger, sha256
 from celm.auditing.probing import Probed, Prober
@@ -27,12 +28,16 @@ from celm.auditing.settings import Settings
 from celm.auditing.sources import RoundSources, Source, Sources, UnreadableError
 from celm.base.errors import CelmError
 from celm.base.files import digest
+from celm.method.movement import movement
 from celm.method.probe import ProbeFunction, probe
+from celm.method.stacking import Stack
 from celm.method.weights import Weights
 from celm.models.state import load_state
 
 Watch = Callable[[int, int], None]
 """Called with the models done and their number."""
+REMEMBERED = 5
+"""Global models, the present one among them: to move as they did is no work. As of the rule celm."""
 SMALL = 1_000_000
 """Values of a model below which one thread is as good as many."""
 
@@ -55,6 +60,8 @@ class Work:
     """Each model's probe in the round before; the global model's under the empty name."""
     loaded: Source | None = None
     """Whose tensors the model has: the round's global model."""
+    past: list[Mapping[str, Tensor]] = field(default_factory=list)
+    """Global models of earlier rounds, the first and the last ones, where it is looked at who trained."""
     prober: Prober | None = None
     done: int = 0
 
@@ -82,7 +89,9 @@ class Work:
             excluded |= {name: prefixed(round.name, reason) for name, reason in refused.items()}
             if found is not None:
                 latest = found
-                weights = weights.smoothed(found.scores, self.how.beta)
+                # As the rule: who never trained would keep a part of the equal weights to begin with.
+                anew = set(found.scores).difference(weights.of) if self.how.looks else ()
+                weights = weights.smoothed(found.scores, self.how.beta, anew)
             records.append(record(len(records) + 1, round.name, found, refused, weights))
         if latest is None:
             name, reason = next(iter(excluded.items()))
@@ -98,11 +107,13 @@ class Work:
         probes: dict[str, Probed] = {}
         batch: list[Taken] = []
         at_once = self.ready.models_at_once()
+        taken: dict[str, tuple[Source, str]] = {}
         for source in round.clients:
-            taken = self.take(source, round.name, refused)
-            if taken is not None:
-                batch.append(taken)
-                note_copy(taken, first, copies)
+            model = self.take(source, round.name, refused)
+            if model is not None:
+                batch.append(model)
+                taken[model.name] = source, model.tensors
+                note_copy(model, first, copies)
             if len(batch) == at_once:
                 self.probe(batch, probes, refused, round.name)
                 batch = []
@@ -116,7 +127,31 @@ class Work:
         logits = {name: found.logits for name, found in probes.items()}
         calibrated = self.how.evidence == "calibrated"
         calibrations = {name: found.calibration for name, found in probes.items()} if calibrated else None
-        return judge(logits, start.logits, copies, self.how, calibrations), refused
+        moved = self.movement(start, [taken[name] for name in probes]) if self.how.looks else None
+        return judge(logits, start.logits, copies, self.how, calibrations, moved), refused
+
+    def movement(self, start: Start, clients: Sequence[tuple[Source, str]]) -> Tensor:
+        """How far each client moved the global model; their files are read again, a few at a time."""
+        if start.inputs is None:
+            raise RuntimeError("the global model's probe was not kept")
+        state = self.ready.subject.state
+        now = state(self.model.state_dict())
+        trained = Again([partial(self.again, *each) for each in clients])
+        return movement(
+            Stack(self.ready.subject.module, [now] * len(clients)),
+            Stack(self.ready.subject.module, trained),
+            start.inputs,
+            self.how.seed,
+            [*map(state, self.past), now],
+            self.ready.models_here,
+        )
+
+    def again(self, source: Source, expected: str) -> Mapping[str, Tensor]:
+        """A client's model once more; it must be the one that was probed."""
+        fit = self.fit(source)[0]
+        if digest(fit.state) != expected:
+            raise CelmError(f"{source.name}: changed while it was audited")
+        return self.ready.subject.state(fit.state)
 
     def begin(self, round: RoundSources) -> Start:
         """Read and probe the model that the round's clients started from; it stays in `self.model`."""
@@ -130,10 +165,10 @@ class Work:
             self.prober = Prober(subject, self.how, self.held, kept, further, self.by)
         state = dict(self.model.state_dict())
         start = Taken("", state, digest(state))
-        found = self.probed([start])[0]
+        found = self.probed([start], self.how.looks)[0]
         if not bool(found.logits.isfinite().all()):
             raise CelmError("the global model's logits are not finite under the probe")
-        return Start(start.tensors, found.logits)
+        return Start(start.tensors, found.logits, None if found.inputs is None else found.inputs[0])
 
     def load(self, source: Source, round: str) -> None:
         try:
@@ -142,6 +177,9 @@ class Work:
         except CelmError as error:
             where = f" {source.path}" if source.path is not None else ""
             raise CelmError(f"the global model{where}: {error}") from error
+        if self.loaded is not None and self.how.looks:
+            last = {name: tensor.clone() for name, tensor in self.model.state_dict().items()}
+            self.past = [*self.past[:1], *self.past[1:][-(REMEMBERED - 2) :], last]
         load_state(self.model, fit.state)
         self.loaded = source
         if source.path is not None:
@@ -159,9 +197,7 @@ class Work:
         try:
             if source.reason is not None:
                 raise CelmError(source.reason)
-            tensors, sha256, size = source.read(self.largest)
-            base = self.model.state_dict()
-            fit = fitted(tensors, base, self.ties, self.aliases, base if self.how.partial else None)
+            fit, sha256, size = self.fit(source)
         except CelmError as error:
             if isinstance(error, UnreadableError):
                 sha256, size = error.sha256, error.size
@@ -173,6 +209,16 @@ class Work:
         for remark in fit.notes:
             self.note(source.name, remark)
         return Taken(source.name, fit.state, digest(fit.state))
+
+    def fit(self, source: Source) -> tuple[Fitted, str | None, int]:
+        """A client's tensors as a state of the model, and of a file the SHA-256 of its bytes and their number."""
+        tensors, sha256, size = source.read(self.largest)
+        base = self.model.state_dict()
+        return (
+            fitted(tensors, base, self.ties, self.aliases, base if self.how.partial else None),
+            sha256,
+            size,
+        )
 
     def record_file(
         self, source: Source, round: str, size: int | None, sha256: str | None, reason: str | None
@@ -201,12 +247,14 @@ class Work:
                 ]
                 self.refuse(taken.name, reason, round, refused)
 
-    def probed(self, batch: list[Taken]) -> list[Probed]:
+    def probed(self, batch: list[Taken], keep: bool = False) -> list[Probed]:
         """Probe a batch of models, or recall what was found before, and remember it for the next round."""
+        keep = keep or self.ready.further
         last = [self.last.get(taken.name) for taken in batch]
         befores = [before.key if before else "" for before in last]
         keys = [self.ready.key(taken.tensors, key) for taken, key in zip(batch, befores, strict=True)]
-        found = self.ready.recall(keys) or self.ready.run([taken.state for taken in batch], keys, last)
+        states = [taken.state for taken in batch]
+        found = self.ready.recall(keys, keep) or self.ready.run(states, keys, last, keep)
         for taken, each in zip(batch, found, strict=True):
             # On the disk already, where there is one: only its key has to be remembered.
             self.last[taken.name] = replace(each, inputs=None) if self.folder else each
@@ -252,6 +300,7 @@ class Work:
             "shares": found.shares,
             "distribution": found.distribution,
             "bias": found.bias,
+            "movement": found.movement,
             "excluded": excluded,
             "notes": {name: "; ".join(told) for name, told in self.notes.items()},
             "ignored": list(self.sources.ignored),
@@ -280,6 +329,25 @@ class Taken:
 class Start:
     tensors: str
     logits: Tensor
+    inputs: Tensor | None
+    """Where the first of its probes ended, `[K, *shape]`, where that was kept."""
+
+
+class Again(Sequence[Mapping[str, Tensor]]):
+    """Models that are read each time they are asked for, so that few are in memory at once."""
+
+    def __init__(self, reads: Sequence[Callable[[], Mapping[str, Tensor]]]) -> None:
+        self.reads = reads
+
+    def __len__(self) -> int:
+        return len(self.reads)
+
+    @overload
+    def __getitem__(self, which: int) -> Mapping[str, Tensor]: ...
+    @overload
+    def __getitem__(self, which: slice) -> list[Mapping[str, Tensor]]: ...
+    def __getitem__(self, which: int | slice) -> Any:
+        return [read() for read in self.reads[which]] if isinstance(which, slice) else self.reads[which]()
 
 
 def note_copy(taken: Taken, first: dict[str, str | None], copies: dict[str, Copy]) -> None:

@@ -129,6 +129,12 @@ def verify(
     full: Annotated[
         bool, typer.Option("--full", help="Repeat the audit from the files, too, and compare its numbers.")
     ] = False,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            help="With --full: the audit's own model, to confirm that pkg.module:factory may be imported."
+        ),
+    ] = None,
     format: Annotated[Format, typer.Option(help="text for people, json for machines.")] = Format.text,
 ) -> None:
     """Confirm that an audit's report belongs to its files, or say which file changed.
@@ -140,14 +146,18 @@ def verify(
       celm audit-verify audit/
 
       celm audit-verify audit/ --full
+
+      celm audit-verify audit/ --full --model my_package.nets:make
     """
     from celm.auditing.ledger import LEDGER, read_ledger
     from celm.auditing.reading import fingerprint
     from celm.auditing.verifying import verify as check
 
+    if model is not None and not full:
+        raise CelmError("--model says which model to repeat the audit with", "add --full")
     files = len(read_ledger(folder)["files"])
     with progress(quiet=format is Format.json) as watch:
-        problems = check(folder, full, watch)
+        problems = check(folder, full, watch, model)
     seal = fingerprint(folder / LEDGER)
     if format is Format.json:
         print_json(

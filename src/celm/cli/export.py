@@ -17,6 +17,10 @@ def command(
     out: Annotated[
         Path, typer.Option(help="model.safetensors: weights; model.pt2: a program for torch.export.load.")
     ] = Path("model.safetensors"),
+    model: Annotated[
+        str | None,
+        typer.Option(help="The run's own model, pkg.module:factory, to confirm that it may be imported."),
+    ] = None,
 ) -> None:
     """Export a run's global model.
 
@@ -25,10 +29,12 @@ def command(
       celm export runs/digits-celm-seed42 --out model.safetensors
 
       celm export runs/digits-celm-seed42 --out model.pt2
+
+      celm export runs/own --out model.pt2 --model my_package.nets:make
     """
     folder = Folder.open(run)
     from celm.federation.export import export_model
     from celm.federation.run import Run
 
-    export_model(Run.read(folder), out)
+    export_model(Run.read(folder), out, model)
     notes.print(f"wrote {escape(str(out))}", soft_wrap=True)

@@ -83,6 +83,8 @@ def command(
 
       celm run --resume runs/baseline
 
+      celm run --resume runs/own --model my_package.nets:make
+
       celm run --log tensorboard:logs                      and watch it by: tensorboard --logdir logs
     """
     targets = options.log_targets(log)
@@ -107,12 +109,15 @@ def command(
         raise CelmError("--address: Flower's simulation starts a Ray of its own, which also probes")
     prober = options.ray_prober(probe_engine, address)
     if resume is not None:
-        if file or out or settings or preset or any(value is not None for value in given.values()):
+        others = [value for name, value in given.items() if name != "model"]
+        if file or out or settings or preset or any(value is not None for value in others):
             raise CelmError(
                 "--resume takes its settings from the run folder",
-                "only --engine, --workers, --probe-engine, --address, --log and --format go with it",
+                "only --engine, --workers, --probe-engine, --address, --log and --format go with it,"
+                " and --model to confirm one of your own",
             )
         folder = Folder.open(resume)
+        folder.check_model(model)
     else:
         experiment = options.experiment_from(file, {**given, "workers": workers}, settings, preset)
         folder = Folder.create(out or default_place(experiment), experiment, claimed=out is None)
@@ -140,18 +145,22 @@ def command(
             if played:
                 logged.end(finished)
         except KeyboardInterrupt:
-            notes.print(
-                f"\nstopped; go on with: celm run --resume {escape(str(folder.path))}", soft_wrap=True
-            )
+            notes.print(f"\nstopped; go on with: celm run --resume {escape(again(folder))}", soft_wrap=True)
             raise
         except CelmError as error:
             if played:
-                raise CelmError(str(error), f"go on with: celm run --resume {folder.path}") from error
+                raise CelmError(str(error), f"go on with: celm run --resume {again(folder)}") from error
             raise
     if format is Format.json:
         print_json(finished.metrics)
     else:
         show(finished)
+
+
+def again(folder: Folder) -> str:
+    """What `--resume` takes; a model of the user's own is to be named each time."""
+    name = folder.settings().model.name
+    return f"{folder.path} --model {name}" if ":" in name else str(folder.path)
 
 
 def engine_of(engine: Engine) -> Callable[..., Run]:

@@ -38,12 +38,17 @@ def run(experiment: Experiment, out: str | Path | None = None, watch: Watch | No
     """Run an experiment in a new folder, by default under `runs/`."""
     place = Path(out) if out else default_place(experiment)
     folder = Folder.create(place, experiment, claimed=out is None)
-    return carry_out(folder, watch)
+    return replace(carry_out(folder, watch), named=experiment.model.name or None)
 
 
-def resume(path: str | Path, watch: Watch | None = None) -> Run:
-    """Go on with a run from where its folder says it got to; a finished one is just read."""
-    return carry_out(Folder.open(Path(path)), watch)
+def resume(path: str | Path, watch: Watch | None = None, model: str | None = None) -> Run:
+    """Go on with a run from where its folder says it got to; a finished one is just read.
+
+    `model` repeats the name of a model of your own: the folder may be anybody's, and `package.module:factory` is code.
+    """
+    folder = Folder.open(Path(path))
+    folder.check_model(model)
+    return replace(carry_out(folder, watch), named=model)
 
 
 def carry_out(

@@ -6,15 +6,19 @@ A recipe is all it takes to build it again: in a worker process, or when a run's
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
+from celm.base.errors import CelmError
+from celm.base.files import read_tensors
 from celm.base.randomness import derive
 from celm.federation.experiment import ModelChoice, ObjectiveChoice
-from celm.models import build_model
+from celm.models import build_model, named_by_both
 from celm.models.anatomy import find_head
+from celm.models.state import StateDict
 from celm.objectives import objectives
 from celm.objectives.objective import AnyObjective
 
@@ -38,13 +42,27 @@ class Recipe:
 
     @classmethod
     def from_json(cls, about: dict[str, Any]) -> Recipe:
-        return cls(
-            ModelChoice.model_validate(about["model"]),
-            ObjectiveChoice.model_validate(about["objective"]),
-            tuple(about["input_shape"]),
-            tuple(about["classes"]),
-            about["seed"],
-        )
+        try:
+            return cls(
+                ModelChoice.model_validate(about["model"]),
+                ObjectiveChoice.model_validate(about["objective"]),
+                tuple(about["input_shape"]),
+                tuple(about["classes"]),
+                about["seed"],
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise CelmError("it is not said how the model is built") from error
+
+    @classmethod
+    def of_file(cls, path: Path, given: str | None) -> tuple[Recipe, StateDict]:
+        """How the model in a file is built, and its tensors; code that the file names must be `given`, too."""
+        state, about = read_tensors(path)
+        try:
+            recipe = cls.from_json(about)
+        except CelmError as error:
+            raise CelmError(f"{path} is damaged: {error}") from error
+        named_by_both(recipe.model.name, given, path)
+        return recipe, state
 
 
 @dataclass(frozen=True)

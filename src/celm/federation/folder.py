@@ -27,6 +27,7 @@ from filelock import FileLock, Timeout
 from celm.base.errors import CelmError
 from celm.base.files import dump_json, explained, read_text, write_bytes, write_text
 from celm.federation.experiment import Experiment
+from celm.models import named_by_both
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -105,6 +106,11 @@ class Folder:
 
     def settings(self) -> Experiment:
         return Experiment.read(self.path / "settings.toml")
+
+    def check_model(self, given: str | None) -> None:
+        """Before a folder that may be anybody's is gone on with: code that it names must be `given`, too."""
+        if given is not None or self.result() is None:
+            named_by_both(self.settings().model.name, given, self.path)
 
     def discard(self) -> None:
         """Remove a folder that holds nothing but settings that turned out wrong."""

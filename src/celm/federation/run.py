@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -67,6 +67,8 @@ class Run:
     metrics: Mapping[str, Any]
     rounds: Sequence[Mapping[str, Any]]
     """One record a round: metrics, weights, scores, evidence."""
+    named: str | None = field(default=None, compare=False, repr=False)
+    """The model's name where the caller gave it, and not the folder alone."""
 
     @classmethod
     def read(cls, folder: Folder) -> Run:
@@ -98,14 +100,17 @@ class Run:
         accuracy: float = self.metrics["accuracy"]
         return accuracy
 
-    def model(self) -> nn.Module:
-        """The global model, ready to use (in eval mode)."""
-        from celm.base.files import read_tensors
+    def model(self, model: str | None = None) -> nn.Module:
+        """The global model, ready to use (in eval mode).
+
+        Of a run that was only read, `model` repeats the name of a model of your own: the folder may be anybody's, and
+        `package.module:factory` is code.
+        """
         from celm.federation.architecture import Recipe, build_architecture
         from celm.models.state import load_state
 
-        state, about = read_tensors(self.folder / "model.safetensors")
-        module = build_architecture(Recipe.from_json(about)).module
+        recipe, state = Recipe.of_file(self.folder / "model.safetensors", model or self.named)
+        module = build_architecture(recipe).module
         load_state(module, state)
         return module.eval()
 

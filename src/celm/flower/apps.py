@@ -142,9 +142,10 @@ def main(grid: Grid, context: Context) -> None:
     for key, value in wanted.items():
         if not value:
             raise CelmError(f"the run's configuration has no '{key}'", f"flwr run -c '{key}=\"...\"'")
-    out = Path(str(wanted["out"]))
+    out, experiment = Path(str(wanted["out"])), Experiment.read(Path(str(wanted["experiment"])))
     if (out / "settings.toml").exists():
         folder = Folder.open(out)
+        folder.check_model(experiment.model.name or None)
     else:
-        folder = Folder.create(out, Experiment.read(Path(str(wanted["experiment"]))))
+        folder = Folder.create(out, experiment)
     carry_out(folder, hire=lambda federation, _: Nodes(grid, federation))

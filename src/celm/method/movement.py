@@ -58,27 +58,49 @@ def movement(
 ) -> Tensor:
     """d `[N]` of N clients in float64, from what they were sent and what they sent back; inputs `[K, *shape]`.
 
-    `past` are states of the global model, the present one last. `at_once` bounds memory: so many clients at a time.
+    `past` are states of the global model, the present one last. `at_once` bounds memory: so many clients at a time,
+    where states are a sequence that reads each when asked, such as files.
     """
-    names = [name for name, _ in trained.module.named_parameters(remove_duplicate=False)]
-    names = [name for name in names if name in trained.states[0] and trained.states[0][name].ndim > 1]
-    pairs = list(zip(delivered.states, trained.states, strict=True))
-    usual: dict[str, float] = {}
-    for name in names:
-        changes = changes_of(name, past)
-        usual[name] = median_of_moved(
-            torch.stack([length(own_step(v[name], w[name], changes)) for v, w in pairs])
-        )
-    several = at_once or within_cache(trained)
+    usual = usual_lengths(delivered, trained, past)
+    several = at_once or within_cache(delivered)
     moved: list[Tensor] = []
     own: list[Tensor] = []
     for first in range(0, len(trained), several):
         some = slice(first, first + several)
-        works = [own_part(v, w, past, usual) for v, w in pairs[some]]
-        before = centred(delivered[some], inputs, seed)
-        for found, stack in ((moved, trained[some]), (own, Stack(trained.module, works))):
-            found.append((centred(stack, inputs, seed) - before).square().mean(dim=(1, 2)).sqrt())
+        does, works = changes(delivered[some], trained[some], inputs, seed, past, usual)
+        moved.append(does)
+        own.append(works)
     return torch.minimum(LITTLE * relative(torch.cat(moved)), relative(torch.cat(own)))
+
+
+def usual_lengths(delivered: Stack, trained: Stack, past: Sequence[Model]) -> dict[str, float]:
+    """median_j ||δ_j|| of each weight tensor."""
+    lengths: dict[str, list[Tensor]] = {name: [] for name in weight_names(delivered)}
+    for v, w in zip(delivered.states, trained.states, strict=True):
+        for name, known in lengths.items():
+            known.append(length(own_step(v[name], w[name], changes_of(name, past))))
+    return {name: median_of_moved(torch.stack(known)) for name, known in lengths.items()}
+
+
+def changes(
+    delivered: Stack,
+    trained: Stack,
+    inputs: Tensor,
+    seed: int,
+    past: Sequence[Model],
+    usual: Mapping[str, float],
+) -> tuple[Tensor, Tensor]:
+    """m and n `[N]`."""
+    works = [own_part(*each, past, usual) for each in zip(delivered.states, trained.states, strict=True)]
+    before = centred(delivered, inputs, seed)
+    found = [centred(stack, inputs, seed) - before for stack in (trained, Stack(trained.module, works))]
+    return found[0].square().mean(dim=(1, 2)).sqrt(), found[1].square().mean(dim=(1, 2)).sqrt()
+
+
+def weight_names(stack: Stack) -> list[str]:
+    """Of the tensors that count: biases and gains of normalisation do not."""
+    names = [name for name, _ in stack.module.named_parameters(remove_duplicate=False)]
+    return [name for name in names if name in stack.states[0] and stack.states[0][name].ndim > 1]
 
 
 def own_part(delivered: Model, trained: Model, past: Sequence[Model], usual: Mapping[str, float]) -> Model:

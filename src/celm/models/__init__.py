@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from celm.models.architecture import Architecture
 
-__all__ = ["build_model", "check_model_name", "models"]
+__all__ = ["build_model", "check_model_name", "models", "named_by_both"]
 
 models: Registry[Architecture] = Registry(
     "model",
@@ -42,6 +42,25 @@ def check_model_name(name: str) -> str:
     module, _, attribute = name.partition(":")
     if not all(part.isidentifier() for path in (module, attribute) for part in path.split(".")):
         raise CelmError(f"model {name!r} is not of the form pkg.module:factory")
+    return name
+
+
+def named_by_both(name: str, given: str | None, where: object) -> str:
+    """The model that a file names; `given` is what the caller says it is.
+
+    `pkg.module:factory` is code. A file may come from anybody, so it is only taken where the caller names it, too.
+
+    >>> named_by_both("mlp", None, "a file"), named_by_both("my.nets:make", "my.nets:make", "a file")
+    ('mlp', 'my.nets:make')
+    """
+    if given is not None and given != name:
+        raise CelmError(f"{where} is of model {name[:200]!a}, not of '{given}'")
+    if given is None and ":" in name:
+        check_model_name(name)
+        raise CelmError(
+            f"{where} names code as its model, '{name[:200]}', which no file can have run",
+            f"if you trust it, name it, too: --model {name[:200]}, in Python model='{name[:200]}'",
+        )
     return name
 
 

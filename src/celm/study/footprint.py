@@ -25,7 +25,6 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from celm.base.files import read_tensors
 from celm.federation.architecture import Recipe, build_architecture
 from celm.federation.folder import Folder
 from celm.federation.run import Run
@@ -84,7 +83,7 @@ def server_seconds(run: Run) -> float | None:
 def recipe_of(run: Run) -> Recipe | None:
     """How the run's model is built; None where the folder does not hold it."""
     path = run.folder / "model.safetensors"
-    return Recipe.from_json(read_tensors(path)[1]) if path.exists() else None
+    return Recipe.of_file(path, run.experiment.model.name or None)[0] if path.exists() else None
 
 
 def model_bytes(run: Run) -> tuple[int, int] | None:
