@@ -18,9 +18,9 @@
 What a client that does not train has in hand is what it was sent, now and before, and noise. To return that, with
 rows or layers scaled, gives d = 0, and so does to move once more along any changes that the global model has made of
 late. A model that is only written in other weights has m = 0. Noise moves these logits less than honest work does,
-since it is spread over all weights, and by ρ it counts as no larger; how much less depends on how far training has come. Nor does it matter how much a
-client works, down to a tenth of what is usual: some have few samples. A client by itself, or where nobody moved, can
-be compared with nobody: d is NaN, and says nothing.
+since it is spread over all weights, and by ρ it counts as no larger; how much less depends on how far training has
+come. Nor does it matter how much a client works, down to a tenth of what is usual: some have few samples. A client by
+itself, or where nobody moved, can be compared with nobody: d is NaN, and says nothing.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ SAME = 1e-9
 """Changes whose difference is so small a part of them are one."""
 IDLE = 0.22
 """ω. Seen on FashionMNIST, over splits and rounds: honest clients at least 0.29, and 0.4 but for one split; copies with
-any noise at most 0.18 after the warm-up where clients differ, but 0.25 where they are alike, and 0.6 in first rounds."""
+any noise at most 0.18 after the warm-up where clients differ, 0.25 where they are alike, and 0.6 in first rounds."""
 
 
 @torch.no_grad()
