@@ -139,6 +139,15 @@ def test_the_simulation_of_five_clients_gives_the_run_of_the_local_engine(
     assert outcome(tmp_path / "flower") == outcome(tmp_path / "local")
 
 
+@pytest.fixture
+def interrupts_are_heard() -> Iterator[None]:
+    """A shell starts jobs in the background with interrupts ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interrupts_are_heard")
 def test_an_interrupt_asks_the_server_to_stop_and_a_second_one_ends_the_simulation_at_once() -> None:
     before = signal.getsignal(signal.SIGINT)
     stopped = threading.Event()
