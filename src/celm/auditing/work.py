@@ -9,20 +9,21 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from pathlib import Path
 from typing import Any, overload
 
 import torch
 from torch import Tensor, nn
 
 from celm.auditing.adapters import adapted
+from celm.auditing.books import Books
 from celm.auditing.building import build, held_inputs
+from celm.auditing.document import document, record
 from celm.auditing.findings import Copy, Findings, judge
 from celm.auditing.fitting import Fitted, fitted, ties_of
 from celm.auditing.folder import Folder
-from celm.auditing.ledger import REPORT, RESULT, File, ledger, sha256
+from celm.auditing.ledger import REPORT, RESULT, ledger, sha256
 from celm.auditing.probing import Probed, Prober
-from celm.auditing.reading import fingerprint, largest_file, visible
+from celm.auditing.reading import largest_file, visible
 from celm.auditing.result import Audit
 from celm.auditing.settings import Settings
 from celm.auditing.sources import RoundSources, Source, Sources, UnreadableError
@@ -54,8 +55,7 @@ class Work:
     folder: Folder | None
     by: ProbeFunction = probe
     """Who probes."""
-    files: list[File] = field(default_factory=list)
-    notes: dict[str, list[str]] = field(default_factory=dict)
+    books: Books = field(default_factory=Books)
     last: dict[str, Probed] = field(default_factory=dict)
     """Each model's probe in the round before; the global model's under the empty name."""
     loaded: Source | None = None
@@ -79,7 +79,9 @@ class Work:
         self.largest = largest_file(self.model.state_dict())
         torch.set_num_threads(self.how.threads or threads_for(self.model))
         self.held = held_inputs(self.how)
-        self.note_extra_files()
+        self.books.besides(
+            {"held": self.how.hold, "configuration": self.how.model and f"{self.how.model}/config.json"}
+        )
         weights = Weights()
         records: list[dict[str, Any]] = []
         latest: Findings | None = None
@@ -123,7 +125,7 @@ class Work:
         if not probes:
             return None, refused
         if len(probes) == 1:
-            self.note(next(iter(probes)), "is alone, so its score is 1 and says nothing")
+            self.books.note(next(iter(probes)), "is alone, so its score is 1 and says nothing")
         logits = {name: found.logits for name, found in probes.items()}
         calibrated = self.how.evidence == "calibrated"
         calibrations = {name: found.calibration for name, found in probes.items()} if calibrated else None
@@ -182,8 +184,7 @@ class Work:
             self.past = [*self.past[:1], *self.past[1:][-(REMEMBERED - 2) :], last]
         load_state(self.model, fit.state)
         self.loaded = source
-        if source.path is not None:
-            self.files.append(File("global", round, None, source.path, size, sha256))
+        self.books.read("global", round, source, size, sha256)
 
     @property
     def ready(self) -> Prober:
@@ -202,12 +203,12 @@ class Work:
             if isinstance(error, UnreadableError):
                 sha256, size = error.sha256, error.size
             reason = visible(str(error))
-            self.record_file(source, round, size, sha256, reason)
+            self.books.read("client", round, source, size, sha256, reason)
             self.refuse(source.name, reason, round, refused)
             return None
-        self.record_file(source, round, size, sha256, None)
+        self.books.read("client", round, source, size, sha256)
         for remark in fit.notes:
-            self.note(source.name, remark)
+            self.books.note(source.name, remark)
         return Taken(source.name, fit.state, digest(fit.state))
 
     def fit(self, source: Source) -> tuple[Fitted, str | None, int]:
@@ -219,12 +220,6 @@ class Work:
             sha256,
             size,
         )
-
-    def record_file(
-        self, source: Source, round: str, size: int | None, sha256: str | None, reason: str | None
-    ) -> None:
-        if source.path is not None:
-            self.files.append(File("client", round, source.name, source.path, size, sha256, reason))
 
     def refuse(self, name: str, reason: str, round: str, refused: dict[str, str]) -> None:
         if self.strict:
@@ -240,11 +235,7 @@ class Work:
                 probes[taken.name] = replace(found, inputs=None)
             else:
                 reason = "its logits are not finite under the probe"
-                mine = [file.client == taken.name and file.round == round for file in self.files]
-                self.files = [
-                    replace(file, excluded=reason) if own else file
-                    for file, own in zip(self.files, mine, strict=True)
-                ]
+                self.books.leave_out(taken.name, round, reason)
                 self.refuse(taken.name, reason, round, refused)
 
     def probed(self, batch: list[Taken], keep: bool = False) -> list[Probed]:
@@ -267,18 +258,6 @@ class Work:
             total = sum(len(round.clients) + 1 for round in self.sources.rounds)
             self.watch(min(self.done, total), total)
 
-    def note(self, name: str, remark: str) -> None:
-        told = self.notes.setdefault(name, [])
-        if remark not in told:
-            told.append(remark)
-
-    def note_extra_files(self) -> None:
-        """The files besides checkpoints that a result depends on."""
-        extra = {"held": self.how.hold, "configuration": self.how.model and f"{self.how.model}/config.json"}
-        for role, name in extra.items():
-            if name and (path := Path(name).resolve()).is_file():
-                self.files.append(File(role, "", None, path, path.stat().st_size, fingerprint(path)))
-
     def finish(
         self,
         found: Findings,
@@ -287,33 +266,14 @@ class Work:
         excluded: dict[str, str],
         inputs: Mapping[str, Any],
     ) -> Audit:
-        document = {
-            "classes": list(self.how.classes),
-            "scores": found.scores,
-            "probe_standard_errors": found.probe_standard_errors,
-            "weights": dict(weights.of),
-            "z_scores": found.z_scores,
-            "flags": found.flags,
-            "holds": found.holds,
-            "sole_holders": found.sole_holders,
-            "evidence": found.evidence,
-            "shares": found.shares,
-            "distribution": found.distribution,
-            "bias": found.bias,
-            "movement": found.movement,
-            "excluded": excluded,
-            "notes": {name: "; ".join(told) for name, told in self.notes.items()},
-            "ignored": list(self.sources.ignored),
-            "rounds": records,
-            "settings": self.how.tables(),
-        }
+        told = document(self.how, found, records, weights, excluded, self.books.notes, self.sources.ignored)
         if self.folder is None:
-            return Audit(document)
+            return Audit(told)
         place = self.folder.path
-        whole = Audit(document, [file.entry(place) for file in self.files], place)
+        whole = Audit(told, [file.entry(place) for file in self.books.files], place)
         made = {RESULT: whole.to_json(), REPORT: whole.to_html()}
-        text = self.folder.finish(made, ledger(self.files, inputs, self.how.tables(), made, place))
-        return Audit(document, whole.files, place, sha256(text.encode()))
+        text = self.folder.finish(made, ledger(self.books.files, inputs, self.how.tables(), made, place))
+        return Audit(told, whole.files, place, sha256(text.encode()))
 
 
 @dataclass(frozen=True)
@@ -369,18 +329,3 @@ def threads_for(model: nn.Module) -> int:
 
 def prefixed(round: str, reason: str) -> str:
     return f"{round}: {reason}" if round else reason
-
-
-def record(
-    number: int, name: str, found: Findings | None, refused: Mapping[str, str], weights: Weights
-) -> dict[str, Any]:
-    return {
-        "round": number,
-        "name": name,
-        "scores": found.scores if found else None,
-        "probe_standard_errors": found.probe_standard_errors if found else None,
-        "standing": dict(weights.of) if weights.of else None,
-        "sole_holders": found.sole_holders if found else None,
-        "flags": found.flags if found else None,
-        "excluded": dict(refused),
-    }
