@@ -18,8 +18,8 @@ Protocol, fixed before the first measurement:
   the honest run minus that of the attacked one, in points. Means over the seeds.
 - A run in which an upload was left out as not finite is marked. A global model is judged as it comes out.
 
-Every cell is one run; what it found goes to attacks/cells/ and is not run again, the tables to attacks/table.md, the
-weights gained also to attacks/gained.svg as a picture.
+Every cell is one run, and none is run twice: what each found is collected in attacks/runs.json. The tables are
+attacks/table.md, the weights gained also attacks/gained.svg as a picture.
 `--smoke` is digits, 3 rounds and one seed, under runs/, to see that everything runs.
 """
 
@@ -31,6 +31,7 @@ import multiprocessing
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -121,8 +122,11 @@ class Scale:
 
     results: Path
     runs: Path
-    settings: list[str]
+    settings: tuple[str, ...]
     seeds: tuple[int, ...]
+
+    def place(self, cell: Cell) -> Path:
+        return self.runs / "cells" / f"{cell.name}.json"
 
     def cells(self) -> Iterator[Cell]:
         for seed in self.seeds:
@@ -132,19 +136,18 @@ class Scale:
                         yield Cell(split, method, attack, seed)
 
 
-FULL = Scale(HERE / "attacks", RUNS, ["dataset.name=fashion_mnist", "run.rounds=30"], SEEDS)
+FULL = Scale(HERE / "attacks", RUNS, ("dataset.name=fashion_mnist", "run.rounds=30"), SEEDS)
 SMOKE = Scale(
     RUNS / "smoke",
     RUNS / "smoke",
-    ["dataset.name=digits", "run.rounds=3", "probe.steps=5", "train.batch=32"],
+    ("dataset.name=digits", "run.rounds=3", "probe.steps=5", "train.batch=32"),
     (42,),
 )
 
 
 def measure(scale: Scale, cell: Cell) -> str | None:
     """Do what is left of a cell; one line on how it went, None where it was done before."""
-    target = scale.results / "cells" / f"{cell.name}.json"
-    if target.exists():
+    if found(scale, cell) is not None:
         return None
     settings = [*scale.settings, f"split.name={cell.split}", f"run.seed={cell.seed}", "run.workers=0"]
     settings += [*METHODS[cell.method], *ATTACKS[cell.attack]]
@@ -160,15 +163,29 @@ def measure(scale: Scale, cell: Cell) -> str | None:
     except CelmError as error:
         return f"{cell.name}: {error}"
     kept = ("accuracy", "balanced_accuracy", "rare_class_accuracy", "weights", "excluded", "seconds")
-    record = {name: run.metrics[name] for name in kept} | {"settings": settings}
+    record = {name: run.metrics[name] for name in kept}
+    target = scale.place(cell)
     target.parent.mkdir(parents=True, exist_ok=True)
     write_text(target, json.dumps(record, indent=1) + "\n")
     return f"{cell.name}: {100 * run.accuracy:.2f} % in {run.metrics['seconds']:.0f} s"
 
 
 def found(scale: Scale, cell: Cell) -> dict[str, Any] | None:
-    target = scale.results / "cells" / f"{cell.name}.json"
-    return json.loads(target.read_text()) if target.exists() else None
+    place = scale.place(cell)
+    return collected(scale).get(cell.name) or (json.loads(place.read_text()) if place.exists() else None)
+
+
+@cache
+def collected(scale: Scale) -> dict[str, Any]:
+    """What was found in earlier runs of this script, by the names of cells."""
+    place = scale.results / "runs.json"
+    return dict(json.loads(place.read_text())) if place.exists() else {}
+
+
+def collect(scale: Scale) -> None:
+    rows = {cell.name: result for cell in scale.cells() if (result := found(scale, cell)) is not None}
+    lines = [f"{json.dumps(name)}: {json.dumps(result)}" for name, result in rows.items()]
+    write_text(scale.results / "runs.json", "{\n" + ",\n".join(lines) + "\n}\n")
 
 
 def weight(result: dict[str, Any], client: str) -> float:
@@ -245,6 +262,7 @@ if __name__ == "__main__":
             if line:
                 print(line, flush=True)
     scale.results.mkdir(parents=True, exist_ok=True)
+    collect(scale)
     write_text(scale.results / "table.md", matrix(scale))
     pictures = {
         f"{split}: the attacker is {client}": table
