@@ -200,3 +200,35 @@ def test_the_three_ways_of_stacking_agree() -> None:
     fast = calibrate(forward_of(Stack(model(0), states), SHAPE), noise)
     one_by_one = [calibrate(forward_of(Stack(model(0), [state]), SHAPE), noise[:1]) for state in states]
     torch.testing.assert_close(fast.spread, torch.cat([one.spread for one in one_by_one]))
+
+
+@given(st.integers(0, 20), st.sampled_from([1e2, 1e4, 1e6]))
+@settings(max_examples=10, deadline=None)
+def test_large_constants_gain_nothing(seed: int, constant: float) -> None:
+    """What float32 leaves of the rest beside them is less, never more."""
+    plain, shifted = [model(seed + i) for i in range(3)], [model(seed + i) for i in range(3)]
+    with torch.no_grad():
+        shifted[0][2].bias += constant
+    before, after = scores(found_evidence(plain)), scores(found_evidence(shifted))
+    assert float(after[0]) <= float(before[0]) + 0.02
+
+
+@pytest.mark.parametrize("constant", [1e8, 3.3e8, 1e20])
+def test_constants_that_drown_a_model_leave_no_evidence_of_it(constant: float) -> None:
+    drowned = model(1)
+    with torch.no_grad():
+        drowned[2].bias += constant
+    gains, calibration = probed([drowned, model(2)])
+    assert calibration.drowned.tolist() == [True, False]
+    assert gains[0].tolist() == [0] * CLASSES
+    assert calibrated_evidence(gains, calibration)[0].tolist() == [0] * CLASSES
+
+
+def test_a_model_that_says_nothing_is_not_drowned() -> None:
+    silent = model(1)
+    with torch.no_grad():
+        for tensor in silent[2].parameters():
+            tensor.zero_()
+    gains, calibration = probed([silent])
+    assert calibration.drowned.tolist() == [False]
+    assert gains[0].tolist() == [0] * CLASSES

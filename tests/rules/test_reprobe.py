@@ -145,6 +145,65 @@ def test_who_does_not_work_in_the_first_round_it_takes_part_in_keeps_nothing_of_
     assert works.standing == pytest.approx({name: weight / total for name, weight in kept.items()})
 
 
+def without(name: str) -> dict[str, State]:
+    return {other: model for other, model in HONEST.items() if other != name}
+
+
+def asking(number: int, models: Mapping[str, State], *silent: str) -> rounds.Round:
+    """A round in which some were asked, too, and sent nothing usable."""
+    round = rounds.a_round(start(), models, number)
+    sent = next(iter(round.delivered.values()))
+    return replace(round, delivered={**round.delivered, **dict.fromkeys(silent, sent)})
+
+
+def test_silence_in_a_calibrated_warm_up_keeps_nothing_of_equal_weights() -> None:
+    rule = Celm(evidence="calibrated", warmup=3)
+    state = rule.init(FACTS)
+    for number in (1, 2, 3):
+        found = rule.weigh(state, FACTS, asking(number, without("client-1"), "client-1"))
+        state = found.state
+        assert found.standing["client-1"] == 0
+        assert "client-1" not in found.scores
+        assert math.fsum(found.weights.values()) == pytest.approx(1)
+    back = rule.weigh(state, FACTS, asking(4, HONEST))
+    assert back.weights["client-1"] == 0
+
+
+def test_silence_after_a_good_round_costs_as_much_as_no_evidence() -> None:
+    rule = Celm(evidence="calibrated", warmup=3, beta=0.5)
+    first = rule.weigh(rule.init(FACTS), FACTS, asking(1, HONEST))
+    silent = rule.weigh(first.state, FACTS, asking(2, without("client-1"), "client-1"))
+    idle = rule.weigh(first.state, FACTS, asking(2, {**HONEST, "client-1": start()}))
+    assert silent.standing["client-1"] == pytest.approx(first.standing["client-1"] / 2)
+    assert silent.standing["client-1"] == pytest.approx(idle.standing["client-1"])
+
+
+def test_who_was_not_asked_keeps_what_it_has() -> None:
+    rule = Celm(evidence="calibrated", warmup=3)
+    first = rule.weigh(rule.init(FACTS), FACTS, asking(1, HONEST))
+    later = rule.weigh(first.state, FACTS, asking(2, without("client-1")))
+    assert later.standing["client-1"] == pytest.approx(first.standing["client-1"])
+    unknown = rule.weigh(rule.init(FACTS), FACTS, asking(1, without("client-1")))
+    assert unknown.standing["client-1"] == pytest.approx(1 / 4)
+
+
+def test_with_the_papers_evidence_who_is_silent_keeps_what_it_has() -> None:
+    rule = Celm(warmup=3)
+    found = rule.weigh(rule.init(FACTS), FACTS, asking(1, without("client-1"), "client-1"))
+    assert found.standing["client-1"] == pytest.approx(1 / 4)
+
+
+def test_who_moved_but_has_no_evidence_is_named() -> None:
+    quiet = scaled(trained(1), 0.05)
+    found = Celm(evidence="calibrated", warmup=3).weigh(
+        Evidence(Weights(FROZEN)), FACTS, asking(1, {**HONEST, "client-1": quiet})
+    )
+    assert found.scores["client-1"] == 0
+    assert found.diagnostics["idle"] == []
+    assert "client-1" in found.diagnostics["faint"]
+    assert "client-0" not in found.diagnostics["faint"]
+
+
 def test_who_is_alone_or_among_idlers_stays_as_it_was_judged() -> None:
     rule = Celm(reprobe="on-drift")
     stopped = weigh(rule, 15, {**HONEST, "client-1": start()})

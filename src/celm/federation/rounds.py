@@ -93,7 +93,7 @@ def play(federation: Federation, state: State, engine: Engine) -> Played:
             number,
             rate,
             start=state.model,
-            delivered={name: sent[name] for name in usable},
+            delivered=sent,
             updates=usable,
             validate=(lambda models: engine.evaluate(models, "validation")) if held_out else None,
             average=federation.average,

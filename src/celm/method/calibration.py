@@ -9,13 +9,15 @@
     b_ic        = z_ic / max(max_c z_ic, median_j max_c z_jc)       beside the best of this and of other clients
     q_ic        = max(0, min(a_ic, b_ic) - τ) / (1 - τ)      evidence, between 0 and 1
 
-A client's logits times any positive number, plus any constants for each class, give the same (s - μ) / σ, hence the
-same probe and the same evidence: whoever scales the head, or scales layers of a ReLU network without biases, gains
-nothing. Single rows of the head that are scaled change a but not b, and rows that are copied raise h along with g. So
-that a model that was never trained does not pass for a broad one, a client whose best logit rises less than γ of the
-median of all, in its own units (m_i = σ_i max_c g_ic), has no evidence; to scale up beyond that gains nothing. Nor has
-one that does not work (celm.method.movement), where it is known what the clients were sent. Of an even number, the
-median is the lower one.
+A client's logits times any positive number, plus any constants for each class, give the same (s - μ) / σ up to
+rounding, hence the same probe and the same evidence: whoever scales the head, or scales layers of a ReLU network
+without biases, gains nothing. (Constants so large that float32 loses the rest leave no evidence.) A row of the head
+that is copied raises h along with g, so neither class counts. A row that is scaled changes its a but not its b, so it
+gains as far as a was the lesser; a row of other origin, drawn or taken from the global model, rises like a class that
+was learnt, and nothing here tells them apart. So that a model that was never trained does not pass for a broad one, a
+client whose best logit rises less than γ of the median of all, in its own units (m_i = σ_i max_c g_ic), has no
+evidence; to scale up beyond that gains nothing. Nor has one that does not work (celm.method.movement), where it is
+known what the clients were sent. Of an even number, the median is the lower one.
 
 The paper's level of the global model (Eq. 8) has no part in this: what is compared is a client's own classes.
 """
@@ -38,6 +40,8 @@ SIGN_OF_TRAINING = 0.4
 """γ: of models after a few rounds on FashionMNIST, untrained ones reach at most 0.34, trained ones at least 0.63."""
 OWN = 0.1
 """κ: the part of its height by which a class must be above the next one to count in full."""
+ROUNDING = 1e-5
+"""A logit that varies by less than this part of its level says nothing in float32."""
 TINY = 1e-30
 
 
@@ -52,13 +56,23 @@ class Calibration:
     def __getitem__(self, models: slice) -> Calibration:
         return Calibration(self.level[models], self.spread[models], self.overall[models])
 
+    @property
+    def unit(self) -> Tensor:
+        """What logits are divided by `[M]`: those of a model that does not vary come to nothing."""
+        return torch.where(self.overall > 0, self.overall, torch.inf)
+
+    @property
+    def drowned(self) -> Tensor:
+        """Which models `[M]` vary only as much as rounding does beside their level."""
+        return (self.overall == 0) & (self.level != 0).any(dim=1)
+
     def gains(self, logits: Tensor) -> Tensor:
         """Raw logits `[M, K]` in units of their model's spread."""
-        return (logits - self.level) / self.overall.clamp_min(TINY)[:, None]
+        return (logits - self.level) / self.unit[:, None]
 
     def applied(self, forward: Forward) -> Forward:
         """Logits `[M, k, K]` in units of their spread on noise; those of a constant model are 0."""
-        level, scale = self.level[:, None], self.overall.clamp_min(TINY)[:, None, None]
+        level, scale = self.level[:, None], self.unit[:, None, None]
         return Calibrated(lambda x: (forward(x) - level) / scale, forward, scale.view(-1))
 
 
@@ -86,8 +100,11 @@ class Calibrated(Forward):
 def calibrate(forward: Forward, noise: Tensor) -> Calibration:
     """On the same inputs `[M, n, *shape]` for all models, a few at a time."""
     logits = torch.cat([forward(part) for part in torch.split(noise, AT_ONCE, dim=1)], dim=1)
-    spread = logits.std(dim=1)
-    return Calibration(logits.mean(dim=1), spread, spread.square().mean(dim=1).sqrt())
+    level = logits.double().mean(dim=1)
+    spread = logits.double().std(dim=1)
+    spread = torch.where(spread < ROUNDING * level.abs(), 0.0, spread)
+    overall = spread.square().mean(dim=1).sqrt()
+    return Calibration(level.to(logits), spread.to(logits), overall.to(logits))
 
 
 def common_noise(

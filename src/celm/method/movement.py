@@ -159,14 +159,16 @@ def rows(tensor: Tensor) -> Tensor:
 
 
 def centred(stack: Stack, inputs: Tensor, seed: int) -> Tensor:
-    """ŝ `[N, K, K]` in float64."""
+    """ŝ `[N, K, K]` in float64; NaN of models whose level drowns all else."""
     shape = tuple(inputs.shape[1:])
     device = next(iter(stack.states[0].values())).device
     with frozen(stack.module):
         forward = forward_of(stack, shape)
-        forward = calibrate(forward, common_noise(seed, len(stack), shape, device)).applied(forward)
+        calibration = calibrate(forward, common_noise(seed, len(stack), shape, device))
+        forward = calibration.applied(forward)
         logits = forward(inputs.to(device).expand(len(stack), *inputs.shape)).cpu().double()
-    return logits - logits.mean(dim=2, keepdim=True)
+    logits = logits - logits.mean(dim=2, keepdim=True)
+    return logits.masked_fill(calibration.drowned.cpu()[:, None, None], math.nan)
 
 
 def relative(moved: Tensor) -> Tensor:

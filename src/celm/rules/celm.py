@@ -8,10 +8,10 @@
 
 Probes start from Gaussian noise, then from where the last round's probe of the same model ended. While it
 warms up, clients keep their own heads. c(0) is equal for all. With calibrated evidence, a client that does not work
-has none (celm.method.movement), and in the first round that scores a client β = 0 for it, so that it does not keep a
-part of c(0). With `reprobe`, clients are looked at again after the freeze, and one that has stopped working has no
-weight until it works again; the weights of the others keep their proportions. With `settle`, T_w is the most: the
-warm-up ends once a round moves no weight by more than that.
+has none (celm.method.movement), nor has one that was asked and sent nothing usable; and in the first round that scores
+a client β = 0 for it, so that it does not keep a part of c(0). With `reprobe`, clients are looked at again after the
+freeze, and one that has stopped working has no weight until it works again; the weights of the others keep their
+proportions. With `settle`, T_w is the most: the warm-up ends once a round moves no weight by more than that.
 
 Reference: Ukaye, Tastan, Abdu-Aguye & Nandakumar, Class-wise Contribution Estimation via Logit Maximization for
 Federated Learning, ECCV. Equations are numbered as there.
@@ -126,35 +126,82 @@ class Celm(Rule[Evidence]):
         names = in_order(round.clients)
         columns = sampled_classes(federation.classes, federation.probe.classes, federation.seed, round.number)
         found, left = self.probed(state, federation, round, columns)
-        still, seen = torch.zeros(len(names), dtype=torch.bool), {}
-        if self.evidence == "calibrated":
-            inputs = found.inputs[0] if federation.probe.keep else self.fresh(state, federation, round)
-            moved = moves(state, federation, round, inputs)
-            still = idle(moved)
-            seen = {"idle": named(names, still), "movement": told(names, moved)}
+        still, seen = self.who_works(state, federation, round, found)
         Q = self.evidence_of(found, still)
         score = dict(zip(names, self.scores_of(Q).tolist(), strict=True))
-        level = bias(found.logits[0])
-        lost = unreadable(found.logits[1:])
-        # Equal weights to begin with are the paper's; who never worked would keep a part of them.
-        anew = set(names).difference(state.scored) if self.evidence == "calibrated" else set()
-        weights = state.weights.smoothed(score, self.beta, anew)
-        judged = any(score.values())
-        if judged:
-            state = replace(state, scored=tuple(in_order({*state.scored, *anew})))
+        level, lost = bias(found.logits[0]), unreadable(found.logits[1:])
         diagnostics: dict[str, Any] = {
             "bias": level.item() if level.isfinite() else None,
             "unreadable": named(names, lost),
             **seen,
         }
+        if self.evidence == "calibrated":
+            diagnostics["faint"] = named(names, (Q.sum(dim=1) == 0) & ~still & ~lost)
         if left is not None:
             diagnostics["score_error"] = left
-        known = dict(zip(names, Q, strict=True))
-        ended = dict(zip(names, found.inputs[1:], strict=True)) if federation.probe.keep else {}
-        global_inputs = found.inputs[0] if federation.probe.keep else None
         if len(columns) < federation.classes:
             errors = sampling_errors(Q, federation.classes).tolist()
             diagnostics |= {"probed": columns, "standard_errors": dict(zip(names, errors, strict=True))}
+        state, known = self.remembered(state, federation, names, columns, found, Q)
+        state = self.smoothed(state, round, score)
+        return Weighing(
+            state,
+            weights=state.weights.among(names),
+            standing=state.weights.of,
+            scores=score,
+            evidence={name: row.tolist() for name, row in known.items()},
+            inputs={name: state.inputs[name] for name in names} if federation.probe.keep else None,
+            diagnostics=diagnostics,
+        )
+
+    def who_works(
+        self, state: Evidence, federation: Facts, round: Round, found: Probe
+    ) -> tuple[Tensor, dict[str, Any]]:
+        """Which clients stand still `[N]`, for the record too; with the paper's evidence nobody is looked at."""
+        names = in_order(round.clients)
+        if self.evidence != "calibrated":
+            return torch.zeros(len(names), dtype=torch.bool), {}
+        inputs = found.inputs[0] if federation.probe.keep else self.fresh(state, federation, round)
+        moved = moves(state, federation, round, inputs)
+        still = idle(moved)
+        return still, {"idle": named(names, still), "movement": told(names, moved)}
+
+    def smoothed(self, state: Evidence, round: Round, score: Mapping[str, float]) -> Evidence:
+        """Eq. 13, and whether it has settled.
+
+        With calibrated evidence equal weights to begin with count for nothing: who never worked would keep a part of
+        them. Nor may silence: who was asked and sent nothing that can be used has a score of 0.
+        """
+        anew: set[str] = set()
+        if self.evidence == "calibrated":
+            score = {**dict.fromkeys(round.asked, 0.0), **score}
+            anew = set(score).difference(state.scored)
+        weights = state.weights.smoothed(score, self.beta, anew)
+        if not any(score.values()):
+            return replace(state, weights=weights)
+        settled = self.settles(round.number, state.weights, weights)
+        return replace(
+            state,
+            weights=weights,
+            scored=tuple(in_order({*state.scored, *anew})),
+            ended=round.number if settled else None,
+        )
+
+    def remembered(
+        self,
+        state: Evidence,
+        federation: Facts,
+        names: list[str],
+        columns: list[int],
+        found: Probe,
+        Q: Tensor,
+    ) -> tuple[Evidence, dict[str, Tensor]]:
+        """With where probes ended; also the evidence of all classes, of those not probed as when last seen."""
+        known = dict(zip(names, Q, strict=True))
+        keep = federation.probe.keep
+        ended = dict(zip(names, found.inputs[1:], strict=True)) if keep else {}
+        global_inputs = found.inputs[0] if keep else None
+        if len(columns) < federation.classes:
             nothing = torch.zeros(federation.classes, dtype=torch.float64)
             known = {
                 name: put(state.evidence.get(name, nothing), columns, row) for name, row in known.items()
@@ -166,27 +213,15 @@ class Celm(Rule[Evidence]):
             if global_inputs is not None:
                 global_inputs = put(start(federation, "", state.global_inputs), columns, global_inputs)
             state = replace(state, evidence={**state.evidence, **known})
-        state = replace(
-            state,
-            weights=weights,
-            inputs={**state.inputs, **ended},
-            global_inputs=global_inputs,
-            ended=round.number if judged and self.settles(round.number, state.weights, weights) else None,
-        )
-        return Weighing(
-            state,
-            weights=weights.among(names),
-            standing=weights.of,
-            scores=score,
-            evidence={name: row.tolist() for name, row in known.items()},
-            inputs=ended or None,
-            diagnostics=diagnostics,
-        )
+        return replace(state, inputs={**state.inputs, **ended}, global_inputs=global_inputs), known
 
     def probed(
         self, state: Evidence, federation: Facts, round: Round, columns: list[int]
     ) -> tuple[Probe, float | None]:
-        """The global model and the clients', in order; and, with a tolerance, how wrong the scores may be."""
+        """The global model and the clients', in order; and, with a tolerance, how wrong the scores may be.
+
+        That is of the scores as they are with all clients at work.
+        """
         names, how = in_order(round.clients), federation.probe
         last = state if self.warm_start else Evidence()
         before = {"": last.global_inputs, **{name: last.inputs.get(name) for name in names}}

@@ -40,14 +40,14 @@ class Update:
 
 @dataclass(frozen=True)
 class Round:
-    """A round as the server sees it; `clients` are those present, in client order."""
+    """A round as the server sees it; `clients` are those whose updates can be used, in client order."""
 
     number: int
     lr: float
     start: StateDict
     """The global model at the start of the round."""
     delivered: Mapping[str, Delivery]
-    """What each client started from; with local heads this is not the global model."""
+    """What each client that was asked started from; with local heads this is not the global model."""
     updates: Mapping[str, Update]
     validate: Validate | None = None
     """Judges models on held-out data; None where the federation has none."""
@@ -59,6 +59,11 @@ class Round:
     @property
     def clients(self) -> list[str]:
         return list(self.updates)
+
+    @property
+    def asked(self) -> list[str]:
+        """Also those who sent nothing that can be used."""
+        return list(self.delivered)
 
     def held(self, client: str) -> StateDict:
         """What the client has in hand after training, whatever it sent: where it goes on from in rules that let it."""

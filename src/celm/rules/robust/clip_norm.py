@@ -45,8 +45,7 @@ class ClipNorm(Filter):
                 updates[name] = replace(update, model=shortened(round, name, bound / lengths[name]))
             else:
                 updates[name] = update
-        delivered = {name: round.delivered[name] for name in updates}
-        return Filtered(replace(round, updates=updates, delivered=delivered), excluded)
+        return Filtered(replace(round, updates=updates), excluded)
 
 
 def step(round: Round, name: str) -> StateDict:
