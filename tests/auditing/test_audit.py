@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 from typer.testing import Result
 
 import celm
-from auditing.conftest import CLASSES, SHAPE, WIDTHS, Uploads, random_state
+from auditing.conftest import CLASSES, QUICK, SHAPE, WIDTHS, Uploads, random_state
 from celm.auditing.probing import Prober
 from celm.base.errors import CelmError
 from celm.method.calibration import calibrated_evidence
@@ -261,6 +261,77 @@ def test_the_global_models_of_rounds_may_be_in_folders(uploads: Uploads) -> None
     assert folders.document == files.document
 
 
+def test_rounds_that_have_their_own_global_models_need_no_other(uploads: Uploads) -> None:
+    place = save_rounds(uploads)
+    how = ("--model", "mlp", "--input-shape", "1,2,3", "--classes", CLASSES, *QUICK)
+    done = uploads.invoke("audit", "--clients", place, *how, "--out", "audit", "--format", "json")
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout)["scores"] == celm.audit(uploads.start, place, **HOW).scores
+    told = json.loads((uploads.place / "audit" / "ledger.json").read_text())
+    assert told["inputs"]["global"] is None
+    again = uploads.invoke("audit-verify", "audit", "--full")
+    assert again.exit_code == 0, again.output
+    assert "the audit was repeated, and its numbers agree" in again.stdout
+
+
+def test_a_round_of_which_nobody_knows_the_start_is_refused(
+    uploads: Uploads, refused: Callable[..., str]
+) -> None:
+    place = save_rounds(uploads)
+    (place / "round-002" / "global.safetensors").unlink()
+    how = ("--model", "mlp", "--input-shape", "1,2,3", "--classes", CLASSES)
+    told = refused("audit", "--clients", place, *how)
+    assert "the model that the clients of round-002 started from is missing" in told
+    assert "--global" in told
+
+
+def test_a_global_model_that_is_not_there_is_refused_though_no_round_needs_it(
+    uploads: Uploads, refused: Callable[..., str]
+) -> None:
+    place = save_rounds(uploads)
+    told = refused(*uploads.arguments("--global", "nowhere.pt", "--clients", place))
+    assert "nowhere.pt" in told
+
+
+def test_the_global_model_may_be_a_folder(uploads: Uploads, refused: Callable[..., str]) -> None:
+    before = uploads.found()
+    save_pretrained(uploads.place / "start", 0)
+    assert uploads.found("--global", uploads.place / "start")["scores"] == before["scores"]
+    assert "a folder with 0 models" in refused(*uploads.arguments("--global", uploads.place))
+
+
+@pytest.mark.parametrize("prefix", ["module.", "model.", "_orig_mod.", "net.model."])
+def test_what_a_wrapper_put_before_all_names_is_taken_off(uploads: Uploads, prefix: str) -> None:
+    before = uploads.found()
+    uploads.save("b", {prefix + name: tensor for name, tensor in random_state(2).items()})
+    assert uploads.found()["scores"] == before["scores"]
+
+
+def test_a_prefix_before_some_names_only_is_none(uploads: Uploads) -> None:
+    state = random_state(2)
+    first = next(iter(state))
+    uploads.save(
+        "b", {(f"model.{name}" if name == first else name): tensor for name, tensor in state.items()}
+    )
+    assert "model." in uploads.found(code=3)["excluded"]["b"]
+
+
+def test_few_starts_are_said_to_be_few(uploads: Uploads) -> None:
+    few = "2 starts of the probe: too few to be sure who holds what"
+    assert few in uploads.audit("--starts", 2, "--out", "few").stdout
+    assert few in (uploads.place / "few" / "report.html").read_text()
+    assert "too few" not in uploads.audit("--out", "enough").stdout
+    assert "too few" not in (uploads.place / "enough" / "report.html").read_text()
+
+
+def test_where_only_folders_are_found_they_are_named(uploads: Uploads, refused: Callable[..., str]) -> None:
+    uploads.start.rename(uploads.place / "global.pt")
+    how = ("--model", "mlp", "--input-shape", "1,2,3", "--classes", CLASSES)
+    told = refused("audit", "--global", "global.pt", "--clients", uploads.place, *how)
+    assert "did you mean" in told
+    assert str(uploads.clients) in told
+
+
 def test_a_round_with_two_global_models_is_refused(uploads: Uploads) -> None:
     place = save_rounds(uploads, 1)
     save_pretrained(place / "round-001" / "global", 1)
@@ -323,9 +394,13 @@ def test_a_result_is_a_table_a_document_a_page_and_figures(tmp_path: Path) -> No
     assert list(table.index) == ["a", "b", "c"]
     assert table["score"].to_dict() == found.scores
     assert table.loc["b", "evidence of 1"] == found.evidence["b"][1]
-    assert json.loads(found.to_json(tmp_path / "audit.json"))["scores"] == found.scores
+    assert json.loads(found.to_json())["scores"] == found.scores
+    assert found.to_json(tmp_path / "audit.json") is None
     assert (tmp_path / "audit.json").read_text() == found.to_json()
-    assert found.to_html(tmp_path / "audit.html") == (tmp_path / "audit.html").read_text()
+    assert found.to_html(tmp_path / "audit.html") is None
+    assert (tmp_path / "audit.html").read_text() == found.to_html()
+    assert repr(found).startswith("Audit(a 0.")
+    assert len(repr(found)) < 400
     for plot in (found.plot_evidence, found.plot_shares, found.plot_scores):
         assert isinstance(plot(), Axes)
 
@@ -342,6 +417,7 @@ def test_without_pandas_a_data_frame_is_an_error_that_says_so(monkeypatch: pytes
         (("--input-shape", "3,x"), "is not a shape"),
         (("--model", "cnnn"), "did you mean 'cnn'"),
         (("--classes", "0"), "is not a number of classes"),
+        (("--classes", "ten"), "'ten' is no number"),
         (("--set", "nonsense"), "is not a setting"),
         (("--set", "probe.stepz=3"), "stepz"),
         (("--set", "strength=3"), "unknown setting 'strength'"),

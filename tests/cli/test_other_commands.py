@@ -15,6 +15,7 @@ from typer.testing import Result
 
 import celm
 from celm import Experiment, __version__
+from celm.cli import main
 from celm.cli.catalogue import CATALOGUES, Kind
 from celm.data.sources.digits import Digits
 from celm.models import build_model
@@ -37,6 +38,38 @@ def test_version_and_help(invoke: Invoke) -> None:
     for command in ("run", "split", "init", "list", "export", "data"):
         assert command in shown
     assert invoke().exit_code in (0, 2)
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("rum", "No such command 'rum'."),
+        ("run --rounds many", "'many' is not a valid integer. (see celm run --help)"),
+        ("run --bogus", "No such option"),
+        ("audit --clients x", "Missing option '--model'."),
+        ("data bogus", "No such command 'bogus'."),
+    ],
+)
+def test_a_wrong_command_line_is_one_line(
+    line: str, told: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["celm", *line.split()])
+    with pytest.raises(SystemExit) as end:
+        main()
+    shown = capsys.readouterr()
+    assert end.value.code == 2
+    assert shown.out == ""
+    assert shown.err.startswith("error: ")
+    assert shown.err.count("\n") == 1
+    assert told in shown.err
+
+
+def test_commands_pass_on_what_they_end_with(monkeypatch: pytest.MonkeyPatch) -> None:
+    for line, code in (("--version", None), ("data", 2), ("run --resume nowhere", 2)):
+        monkeypatch.setattr("sys.argv", ["celm", *line.split()])
+        with pytest.raises(SystemExit) as end:
+            main()
+        assert (end.value.code or None) == code
 
 
 @pytest.mark.parametrize(

@@ -47,11 +47,16 @@ def site(tmp_path_factory) -> Path:
     for path, code in titled("python").items():
         assert len(code.splitlines()) < 40, path
         (folder / path).write_text(code, encoding="utf-8")
+    told = tomllib.loads(titled("toml")["pyproject.toml"])
+    project = told["project"]
+    assert told["tool"]["setuptools"]["packages"] == [project["name"]]
     points = configparser.ConfigParser()
-    points.read_dict(tomllib.loads(titled("toml")["pyproject.toml"])["project"]["entry-points"])
-    about = folder / "my_package-1.0.dist-info"
+    points.read_dict(project["entry-points"])
+    about = folder / f"{project['name']}-{project['version']}.dist-info"
     about.mkdir()
-    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: my_package\nVersion: 1.0\n")
+    (about / "METADATA").write_text(
+        f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n"
+    )
     with (about / "entry_points.txt").open("w") as file:
         points.write(file)
     return folder

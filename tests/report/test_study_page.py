@@ -93,7 +93,7 @@ def test_runs_with_equal_settings_are_all_listed(tmp_path: Path, handmade: Handm
     ask(tmp_path, {f"cells/r-{n}-seed{s}": ("r", n, s) for n in names for s in (42, 43)})
     assert folders() == everything
     assert {"short", "long"} <= set(
-        re.findall('<th scope="row"><bdi>([^<]*)</bdi></th><td', report(tmp_path))
+        re.findall('<th scope="row"><bdi class="short">([^<]*)</bdi></th><td', report(tmp_path))
     )
 
 
@@ -175,7 +175,9 @@ def test_a_table_of_many_methods_is_turned(study: Path) -> None:
     cells = [{"row": "r", "column": f"m{i}", "mean": i / 100, "std": 0.0} for i in range(12)]
     (study / "table.json").write_text(json.dumps({"title": "t", "compete": "columns", "cells": cells}))
     text = report(study)
-    assert [int(n) for n in re.findall(r'<th scope="row"><bdi>m(\d+)</bdi>', text)] == list(range(12))
+    assert [int(n) for n in re.findall(r'<th scope="row"><bdi class="short">m(\d+)</bdi>', text)] == list(
+        range(12)
+    )
     assert re.findall('class="(best|second)">([0-9.]+)<', text) == [("second", "10.00"), ("best", "11.00")]
 
 

@@ -20,7 +20,7 @@ Clients = Mapping[str, Any] | str | Path | Sequence[str | Path]
 
 
 def audit(
-    global_model: nn.Module | Mapping[str, Tensor] | str | Path,
+    global_model: nn.Module | Mapping[str, Tensor] | str | Path | None,
     clients: Clients,
     *,
     classes: int | Sequence[str],
@@ -34,12 +34,13 @@ def audit(
 ) -> Audit:
     """Who contributed what, from models alone.
 
-    `global_model` is the model that the clients started from: a module, a state dict or a file. `clients` are the same
-    by name, or a folder of files, or several. `model` is the architecture: a module, a name, `package.module:factory`
-    or a folder with a Hugging Face config.json; it can be left out where `global_model` is a module. `out` is a folder
-    for the report, in which an audit that was stopped goes on. With `strict` the first client that cannot be audited is
-    an error; otherwise it is left out and named in `excluded`. `prober` is who probes: a
-    `celm.engines.ray_probe.RayProber` does it on a Ray cluster. All other settings are those of `Settings`.
+    `global_model` is the model that the clients started from: a module, a state dict or a file; None where folders of
+    rounds hold their own. `clients` are the same by name, or a folder of files, or several. `model` is the
+    architecture: a module, a name, `package.module:factory` or a folder with a Hugging Face config.json; it can be left
+    out where `global_model` is a module. `out` is a folder for the report, in which an audit that was stopped goes on.
+    With `strict` the first client that cannot be audited is an error; otherwise it is left out and named in `excluded`.
+    `prober` is who probes: a `celm.engines.ray_probe.RayProber` does it on a Ray cluster. All other settings are those
+    of `Settings`.
     """
     architecture = model if isinstance(model, nn.Module) else None
     if model is None and isinstance(global_model, nn.Module):

@@ -92,6 +92,9 @@ def discover(places: Sequence[Path], start: Path) -> Found:
     )
     if not any(each.clients for each in found):
         hint = f"expected files that end in {', '.join(SUFFIXES)}"
+        inner = [entry for place in places if place.is_dir() for entry in listing(place) if is_folder(entry)]
+        if inner:
+            hint += f", or folders that hold one of {', '.join(IN_FOLDER)}; did you mean {inner[0]}?"
         raise CelmError(f"no client models in {', '.join(map(str, places))}", hint)
     return Found(found, tuple(ignored))
 

@@ -1,7 +1,8 @@
 """Do a file's tensors fit the model? Names, shapes, kinds and values, with what real checkpoints leave out.
 
 - Arrays without names (`arr_0`, `arr_1`, ...) are in the order of the model's state dict, as Flower sends them.
-- A library may save tensors under other names than it has in memory (`aliases`).
+- A library may save tensors under other names than it has in memory (`aliases`), a wrapper (DataParallel, Lightning,
+  torch.compile) with a prefix before all of them.
 - A tied tensor may be saved under one of its names only.
 - With `partial`, tensors that are missing are those of the global model: an adapter on a frozen backbone.
 - float64 and half types stand in for float32; integers do not.
@@ -34,7 +35,7 @@ def fitted(
     base: Mapping[str, Tensor] | None = None,
 ) -> Fitted:
     """`tensors` as a state of the model; `base` fills in for what is missing where that is allowed."""
-    given = in_order_of(renamed(tensors, reference, aliases), reference)
+    given = in_order_of(renamed(unwrapped(tensors, reference), reference, aliases), reference)
     complete = with_ties(given, ties)
     if base is not None and any(name in reference for name in given):
         complete = {**{name: tensor for name, tensor in base.items() if name not in complete}, **complete}
@@ -42,6 +43,18 @@ def fitted(
     if reason is not None:
         raise CelmError(reason)
     return Fitted(conform(complete, reference), tuple(remarks(given, reference)))
+
+
+def unwrapped(tensors: Mapping[str, Tensor], reference: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    """Without what stands before all names, where a wrapper put it there and the model itself does not have it."""
+    first = min(tensors)
+    ends = [name for name in reference if first.endswith(f".{name}")]
+    if not ends or not reference.keys().isdisjoint(tensors):
+        return tensors
+    prefix = first.removesuffix(max(ends, key=len))
+    if not all(name.startswith(prefix) for name in tensors):
+        return tensors
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items()}
 
 
 def renamed(

@@ -213,7 +213,7 @@ def array_tensor(array: Any, name: str) -> Tensor:
 
 
 def named_tensors(found: Mapping[Any, Any]) -> dict[str, Tensor]:
-    """Checked to be tensors by name; the prefix that DataParallel puts before every name is taken off."""
+    """Checked to be tensors by name."""
     for name, value in found.items():
         if not isinstance(name, str):
             raise CelmError(f"a tensor has a name {shown(name)}")
@@ -221,9 +221,7 @@ def named_tensors(found: Mapping[Any, Any]) -> dict[str, Tensor]:
             raise CelmError(f"{shown(name)}: expected a tensor, got {type(value).__name__[:40]}")
     if not found:
         raise CelmError("holds no tensors")
-    prefix = "module."
-    cut = len(prefix) if all(name.startswith(prefix) for name in found) else 0
-    return {name[cut:]: value.detach() for name, value in found.items()}
+    return {name: value.detach() for name, value in found.items()}
 
 
 def said_by(error: BaseException) -> str:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from textwrap import shorten
+from typing import TYPE_CHECKING, Any, overload
 
 from celm.base.errors import CelmError
 from celm.base.files import dump_json, write_text
@@ -25,6 +26,11 @@ class Audit:
     folder: Path | None = None
     seal: str | None = None
     """SHA-256 of the ledger."""
+
+    def __repr__(self) -> str:
+        told = ", ".join(f"{name} {score:.3f}" for name, score in self.scores.items())
+        flagged = ", ".join(self.flags) or "nobody"
+        return f"Audit({shorten(told, 200, placeholder=' …')}; flagged: {shorten(flagged, 100, placeholder=' …')})"
 
     @property
     def classes(self) -> list[str]:
@@ -89,11 +95,20 @@ class Audit:
         """Of each round, its scores, weights, flags and exclusions."""
         return list(self.document["rounds"])
 
-    def to_json(self, path: str | Path | None = None) -> str:
+    @overload
+    def to_json(self, path: None = None) -> str: ...
+    @overload
+    def to_json(self, path: str | Path) -> None: ...
+    def to_json(self, path: str | Path | None = None) -> str | None:
+        """The document as text, or written to a file."""
         return kept(dump_json(self.document, indent=2) + "\n", path)
 
-    def to_html(self, path: str | Path | None = None) -> str:
-        """A page that needs nothing else, for the members."""
+    @overload
+    def to_html(self, path: None = None) -> str: ...
+    @overload
+    def to_html(self, path: str | Path) -> None: ...
+    def to_html(self, path: str | Path | None = None) -> str | None:
+        """A page that needs nothing else, for the members: as text, or written to a file."""
         from celm.report.audit_page import audit_page
 
         return kept(audit_page(self.document, self.files), path)
@@ -145,7 +160,8 @@ class Audit:
         return rounds_figure(self.rounds, "scores", title)
 
 
-def kept(text: str, path: str | Path | None) -> str:
-    if path is not None:
-        write_text(Path(path), text)
-    return text
+def kept(text: str, path: str | Path | None) -> str | None:
+    if path is None:
+        return text
+    write_text(Path(path), text)
+    return None

@@ -105,8 +105,13 @@ def class_names(classes: int | str | list[str] | tuple[str, ...]) -> tuple[str, 
     """
     if isinstance(classes, str):
         names = [name.strip() for name in classes.split(",")]
-        if len(names) > 1 or not names[0].isdecimal():
+        if len(names) > 1:
             return tuple(names)
+        if not names[0].isdecimal():
+            raise CelmError(
+                f"classes: '{classes}' is no number, and one class is none to tell from others",
+                "as in 10, or cat,dog",
+            )
         classes = int(names[0])
     if isinstance(classes, int):
         if not 1 <= classes <= 100_000:

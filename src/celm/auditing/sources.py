@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,9 +10,10 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from celm.auditing.discovery import candidate, check_names, discover, label
+from celm.auditing.discovery import candidate, check_names, discover, label, models_in
 from celm.auditing.reading import named_tensors, parse, take_snapshot
 from celm.base.errors import CelmError
+from celm.base.files import explained
 from celm.base.names import natural
 from celm.models.state import StateDict
 
@@ -54,17 +56,18 @@ class RoundSources:
 
 @dataclass(frozen=True)
 class Sources:
-    start: Source
+    start: Source | None
+    """What clients started from in rounds that have no global model of their own."""
     rounds: tuple[RoundSources, ...]
     ignored: tuple[str, ...] = ()
 
 
 def sources_of(start: Any, clients: Any) -> Sources:
-    """`start`: a module, a state dict or a file; `clients`: the same by name, or folders and files."""
-    place = Path(start).resolve() if isinstance(start, str | Path) else None
-    origin = Source("global", place, None if place else start)
+    """`start`: a module, a state dict, a file, or None where every round has its own; `clients`: by name, or files."""
+    place = start_file(Path(start)) if isinstance(start, str | Path) else None
+    origin = None if start is None else Source("global", place, None if place else start)
     if isinstance(clients, Mapping):
-        return Sources(origin, (RoundSources("", None, by_name(clients)),))
+        return begun(Sources(origin, (RoundSources("", None, by_name(clients)),)))
     paths = [clients] if isinstance(clients, str | Path) else list(clients)
     found = discover([Path(path) for path in paths], place or Path())
     rounds = tuple(
@@ -75,7 +78,33 @@ def sources_of(start: Any, clients: Any) -> Sources:
         )
         for each in found.rounds
     )
-    return Sources(origin, rounds, found.ignored)
+    return begun(Sources(origin, rounds, found.ignored))
+
+
+def begun(sources: Sources) -> Sources:
+    """Checked that it is known of every round what its clients started from."""
+    without = [round.name for round in sources.rounds if round.start is None]
+    if sources.start is None and without:
+        where = f" of {without[0]}" if without[0] else ""
+        raise CelmError(
+            f"the model that the clients{where} started from is missing",
+            "name it by --global, or put a global.* into every round's folder",
+        )
+    return sources
+
+
+def start_file(path: Path) -> Path:
+    """The global model's file; of a folder that `save_pretrained` left, the one in it."""
+    with explained(path, "read"):
+        folder = stat.S_ISDIR(path.stat().st_mode)
+    if not folder:
+        return path.resolve()
+    held = models_in(path.resolve())
+    if len(held) != 1:
+        raise CelmError(
+            f"the global model {path} is a folder with {len(held)} models", f"name one of {path}/*"
+        )
+    return held[0]
 
 
 def by_name(clients: Mapping[str, Any]) -> tuple[Source, ...]:

@@ -32,14 +32,15 @@ def verify(
     if problems or not full:
         return problems
     inputs, how = known["inputs"], settings_of(place, known["settings"])
-    if inputs.get("global") is None or inputs.get("clients") is None:
+    start, clients = inputs.get("global"), inputs.get("clients")
+    own = any(file["role"] == "global" for file in known["files"])
+    if clients is None or (start is None and not own):
         raise CelmError(f"{place} is an audit of models in memory and cannot be repeated from files")
-    if not isinstance(inputs["global"], str) or not all(isinstance(each, str) for each in inputs["clients"]):
+    if not isinstance(start, str | None) or not all(isinstance(each, str) for each in clients):
         raise CelmError(f"{place / LEDGER} is damaged: its inputs are no paths")
     named_by_both(how.model, model, place / LEDGER)
-    again = audit(
-        place / inputs["global"], [place / each for each in inputs["clients"]], watch=watch, **how.tables()
-    )
+    begun = None if start is None else place / start
+    again = audit(begun, [place / each for each in clients], watch=watch, **how.tables())
     before = read_json(place / RESULT)
     ours = {name: again.document[name] for name in COMPARED} | {"flags": sorted(again.flags)}
     theirs = {name: before.get(name) for name in COMPARED} | {"flags": sorted(before.get("flags", {}))}

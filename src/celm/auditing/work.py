@@ -158,6 +158,8 @@ class Work:
     def begin(self, round: RoundSources) -> Start:
         """Read and probe the model that the round's clients started from; it stays in `self.model`."""
         source = round.start or self.sources.start
+        if source is None:
+            raise RuntimeError("a round without a start was let in")
         if source is not self.loaded:
             self.load(source, round.name)
         if self.prober is None:

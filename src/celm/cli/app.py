@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import sys
+from typing import Annotated, Any
 
 import typer
 
 from celm import __version__
 from celm.base.memory import use_large_pages
 from celm.cli import audit, catalogue, compare, data, export, report, run, split, study
-from celm.cli.output import with_exit_codes
+from celm.cli.output import complain, with_exit_codes
+
+UsageError: Any = typer.BadParameter.__base__
+"""Of the click that typer uses: its own, or the package of that name."""
 
 app = typer.Typer(
     name="celm",
     help="What each client of a federation contributed, class by class, without seeing any data.",
     no_args_is_help=True,
     add_completion=False,
+    suggest_commands=False,  # click makes one itself
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -58,4 +63,13 @@ app.add_typer(data_app, name="data")
 def main() -> None:
     """The entry point of the `celm` script."""
     use_large_pages()
-    app()
+    try:
+        code = app(standalone_mode=False)
+    except UsageError as error:
+        # Of a command without arguments this prints its help, and there is no more to say.
+        if problem := error.format_message():
+            complain(problem, f"see {error.ctx.command_path} --help" if error.ctx else None)
+        code = 2
+    except typer.Abort:
+        code = 130
+    sys.exit(code)

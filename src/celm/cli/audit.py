@@ -25,7 +25,6 @@ SOME_EXCLUDED = 3
 
 
 def command(
-    start: Annotated[Path, typer.Option("--global", help="The model that the clients started from.")],
     clients: Annotated[
         list[Path], typer.Option(help="A folder of client models, or a file; can be given several times.")
     ],
@@ -34,6 +33,13 @@ def command(
         typer.Option(help="A model's name, pkg.module:factory, or a folder with a Hugging Face config.json."),
     ],
     classes: Annotated[str, typer.Option(help="Number of classes, or their names, separated by commas.")],
+    start: Annotated[
+        Path | None,
+        typer.Option(
+            "--global",
+            help="The model that the clients started from; not needed where every round's folder has a global.*",
+        ),
+    ] = None,
     input_shape: Annotated[
         str | None, typer.Option(help="Shape of one input, as in 3,32,32; a Hugging Face folder may say it.")
     ] = None,
@@ -66,8 +72,8 @@ def command(
 ) -> None:
     """Say who contributed what, from saved models alone: no training, no data.
 
-    Files may be safetensors, PyTorch (.pt, .pth, .bin, loaded without running code) or npz. A client is named by its
-    file; folders round-001, round-002, ... are rounds.
+    Files may be safetensors, PyTorch (.pt, .pth, .bin, .ckpt, loaded without running code) or npz. A client is named by
+    its file; folders round-001, round-002, ... are rounds, each with a global.* beside its clients.
 
     [bold]Examples[/bold]
 
@@ -75,7 +81,9 @@ def command(
 
       celm audit --global g.pt --clients uploads/ --model my_package.nets:make --input-shape 1,28,28 --classes cat,dog
 
-      celm audit --global g.safetensors --clients uploads/ --model vit_config/ --classes 10
+      celm audit --global vit/ --clients uploads/ --model vit/ --classes 10
+
+      celm audit --clients rounds/ --model cnn --input-shape 3,32,32 --classes 10 --out audit/
 
       celm audit --global g.pt --clients uploads/ --model vit_config/ --classes 10 --probe-engine ray --address auto
 
@@ -164,7 +172,10 @@ def verify(
             {"audit": str(folder.resolve()), "verified": not problems, "problems": problems, "ledger": seal}
         )
     elif not problems:
-        console().print(f"the report belongs to its {files} files; ledger SHA-256 {seal}", soft_wrap=True)
+        again = "; the audit was repeated, and its numbers agree" if full else ""
+        console().print(
+            f"the report belongs to its {files} files{again}; ledger SHA-256 {seal}", soft_wrap=True
+        )
     for problem in problems:
         notes.print(Text.assemble(("error: ", "bold red"), printable(problem)), soft_wrap=True)
     if problems:
@@ -205,6 +216,7 @@ def progress(quiet: bool) -> Iterator[Callable[[int, int], None]]:
 def show(found: Audit) -> None:
     """The answer on one screen."""
     from celm.cli.tables import audit_table
+    from celm.report.sentences import few_starts
 
     out = console()
     out.print(audit_table(found))
@@ -219,6 +231,8 @@ def show(found: Audit) -> None:
             f" and {len(ignored) - 5} more" if len(ignored) > 5 else ""
         )
         out.print(Text(f"not taken for checkpoints: {shown}", style="dim"), soft_wrap=True)
+    if caveat := few_starts(found.document["settings"]["starts"]):
+        out.print(Text(f"note: {caveat}", style="yellow"), soft_wrap=True)
     out.print("± is the standard error of the probe, not of data or training", style="dim")
     if found.folder is None:
         out.print("for a report and a ledger: --out DIR", style="dim")

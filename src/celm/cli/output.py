@@ -53,8 +53,7 @@ def with_exit_codes(command: Callable[P, None]) -> Callable[P, None]:
         try:
             command(*args, **kwargs)
         except CelmError as error:
-            line = printable(" ".join(str(error).split()))
-            notes.print(Text.assemble(("error: ", "bold red"), line), soft_wrap=True)
+            complain(str(error))
             raise SystemExit(2) from None
         except KeyboardInterrupt:
             raise SystemExit(130) from None
@@ -64,6 +63,12 @@ def with_exit_codes(command: Callable[P, None]) -> Callable[P, None]:
             raise SystemExit(0) from None
 
     return guarded
+
+
+def complain(problem: str, hint: str | None = None) -> None:
+    """One line on what is wrong."""
+    line = printable(" ".join((f"{problem} ({hint})" if hint else problem).split()))
+    notes.print(Text.assemble(("error: ", "bold red"), line), soft_wrap=True)
 
 
 def warn(line: str) -> None:

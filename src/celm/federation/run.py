@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from textwrap import shorten
 from typing import TYPE_CHECKING, Any
 
 from celm.base.errors import CelmError
@@ -69,6 +70,12 @@ class Run:
     """One record a round: metrics, weights, scores, evidence."""
     named: str | None = field(default=None, compare=False, repr=False)
     """The model's name where the caller gave it, and not the folder alone."""
+
+    def __repr__(self) -> str:
+        what = " ".join(str(self.metrics[name]) for name in ("rule", "dataset", "split"))
+        told = ", ".join(f"{name} {weight:.3f}" for name, weight in self.weights.items())
+        found = f"{self.metrics['rounds']} rounds, accuracy {self.accuracy:.4f}"
+        return f"Run({what}: {found}; weights: {shorten(told, 200, placeholder=' …')})"
 
     @classmethod
     def read(cls, folder: Folder) -> Run:

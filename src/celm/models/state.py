@@ -58,7 +58,8 @@ def first_mismatch(state: object, reference: Mapping[str, Tensor]) -> str | None
         return f"expected named tensors, got {type(state).__name__[:40]}"
     for name in reference:
         if name not in state:
-            return f"tensor {shown(name)} is missing"
+            like = next((other for other in state if str(other).endswith(f".{name}")), None)
+            return f"tensor {shown(name)} is missing" + (f"; there is {shown(like)}" if like else "")
     if len(state) != len(reference):
         extra = next((name for name in state if name not in reference), None)
         return f"unexpected tensor {shown(extra)}"

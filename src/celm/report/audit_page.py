@@ -12,7 +12,7 @@ from celm.report.inline import inline_svg
 from celm.report.page import percent, render, shown
 from celm.report.rounds_figure import rounds_figure
 from celm.report.scores_figure import scores_figure
-from celm.report.sentences import listed
+from celm.report.sentences import few_starts, listed
 
 
 def audit_page(document: Mapping[str, Any], files: Sequence[Mapping[str, Any]] = ()) -> str:
@@ -29,6 +29,7 @@ def audit_page(document: Mapping[str, Any], files: Sequence[Mapping[str, Any]] =
         "most": max(document["scores"].values()) or 1.0,
         "totals": {name: sum(row) for name, row in document["evidence"].items()},
         "figures": figures(document),
+        "caveat": few_starts(document["settings"]["starts"]),
         "several": len(document["rounds"]) > 1,
         "files": files,
     }
@@ -43,7 +44,7 @@ def sentence(document: Mapping[str, Any], name: str, sole: Sequence[str]) -> str
         + " of the evidence"
     ]
     if document["holds"] is not None:
-        parts.append(f"holds {len(document['holds'][name])} of {len(document['classes'])} classes")
+        parts.append(f"surely holds {len(document['holds'][name])} of {len(document['classes'])} classes")
     if sole:
         parts.append(f"sole holder of {listed(sole)}")
     if name in document["flags"]:

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 from celm.report.page import percent, shown
 
+ENOUGH_STARTS = 5
+"""Of an audit's probes: with fewer, bounds are so wide that hardly any holding is sure."""
 LISTED = 6
 """So many classes are named; the rest is counted."""
 
@@ -73,3 +75,11 @@ def listed(names: Sequence[str]) -> str:
     if len(short) == 1:
         return f"class {short[0]}"
     return f"classes {', '.join(short[:-1])} and {short[-1]}"
+
+
+def few_starts(starts: int) -> str | None:
+    """What to say of an audit whose probes had too few starts to tell who holds what."""
+    if starts >= ENOUGH_STARTS:
+        return None
+    count = f"{starts} start{'s' if starts > 1 else ''} of the probe"
+    return f"{count}: too few to be sure who holds what (the default is {ENOUGH_STARTS})"
