@@ -20,6 +20,7 @@ from rules import rounds
 
 NAMES = ("client-0", "client-1", "client-2", "client-3")
 FROZEN = {"client-0": 0.1, "client-1": 0.2, "client-2": 0.3, "client-3": 0.4}
+ONCE = dict.fromkeys(NAMES, 1)
 CLASSES, FEATURES = 3, 5
 State = dict[str, Tensor]
 
@@ -109,7 +110,10 @@ PAST = {name: tensor - 0.1 * torch.sign(tensor) for name, tensor in start().item
 @pytest.mark.parametrize("keep", [True, False])
 def test_in_a_calibrated_warm_up_who_does_not_work_is_as_good_as_absent(idler: State, keep: bool) -> None:
     facts = replace(FACTS, probe=ProbeSettings(steps=20, keep=keep))
-    rule, before = Celm(evidence="calibrated"), Evidence(Weights(FROZEN), past=(PAST,), scored=NAMES)
+    rule, before = (
+        Celm(evidence="calibrated"),
+        Evidence(Weights(FROZEN), past=(PAST,), asked=ONCE, answered=ONCE),
+    )
     found = rule.weigh(before, facts, rounds.a_round(start(), {**HONEST, "client-1": idler}, 2))
     assert found.diagnostics["idle"] == ["client-1"]
     assert found.evidence["client-1"] == [0.0] * CLASSES
@@ -169,13 +173,18 @@ def test_silence_in_a_calibrated_warm_up_keeps_nothing_of_equal_weights() -> Non
     assert back.weights["client-1"] == 0
 
 
-def test_silence_after_a_good_round_costs_as_much_as_no_evidence() -> None:
-    rule = Celm(evidence="calibrated", warmup=3, beta=0.5)
+def test_who_answers_in_one_round_of_three_has_a_third_of_its_part() -> None:
+    rule = Celm(evidence="calibrated", warmup=3)
     first = rule.weigh(rule.init(FACTS), FACTS, asking(1, HONEST))
-    silent = rule.weigh(first.state, FACTS, asking(2, without("client-1"), "client-1"))
-    idle = rule.weigh(first.state, FACTS, asking(2, {**HONEST, "client-1": start()}))
-    assert silent.standing["client-1"] == pytest.approx(first.standing["client-1"] / 2)
-    assert silent.standing["client-1"] == pytest.approx(idle.standing["client-1"])
+    second = rule.weigh(first.state, FACTS, asking(2, without("client-1"), "client-1"))
+    third = rule.weigh(second.state, FACTS, asking(3, without("client-1"), "client-1"))
+    had, has = first.standing["client-1"], third.standing["client-1"]
+    assert had > 0.1
+    assert has / (1 - has) == pytest.approx(had / (1 - had) / 3)
+    frozen = rule.weigh(third.state, FACTS, asking(4, HONEST))
+    assert frozen.weights == pytest.approx(third.standing)
+    later = rule.weigh(frozen.state, FACTS, asking(5, HONEST))
+    assert later.weights == pytest.approx(third.standing)
 
 
 def test_who_was_not_asked_keeps_what_it_has() -> None:
@@ -252,7 +261,7 @@ def test_of_the_global_models_the_first_and_the_last_are_kept() -> None:
 
 
 def test_a_replay_after_the_freeze_is_no_work() -> None:
-    state = Evidence(Weights(FROZEN), past=(PAST,), scored=NAMES)
+    state = Evidence(Weights(FROZEN), past=(PAST,), asked=ONCE, answered=ONCE)
     found = weigh(Celm(reprobe="every:10"), 15, {**HONEST, "client-1": replayed(1)}, state)
     assert found.diagnostics["idle"] == ["client-1"]
 

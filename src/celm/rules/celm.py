@@ -8,10 +8,11 @@
 
 Probes start from Gaussian noise, then from where the last round's probe of the same model ended. While it
 warms up, clients keep their own heads. c(0) is equal for all. With calibrated evidence, a client that does not work
-has none (celm.method.movement), nor has one that was asked and sent nothing usable; and in the first round that scores
-a client β = 0 for it, so that it does not keep a part of c(0). With `reprobe`, clients are looked at again after the
-freeze, and one that has stopped working has no weight until it works again; the weights of the others keep their
-proportions. With `settle`, T_w is the most: the warm-up ends once a round moves no weight by more than that.
+has none (celm.method.movement); in the first round that scores a client β = 0 for it, so that it does not keep a part
+of c(0); and weights are multiplied by the part of the rounds it was asked in that it answered with something usable,
+so that silence is no way to keep them. With `reprobe`, clients are looked at again after the freeze, and one that has
+stopped working has no weight until it works again; the weights of the others keep their proportions. With `settle`,
+T_w is the most: the warm-up ends once a round moves no weight by more than that.
 
 Reference: Ukaye, Tastan, Abdu-Aguye & Nandakumar, Class-wise Contribution Estimation via Logit Maximization for
 Federated Learning, ECCV. Equations are numbered as there.
@@ -19,7 +20,7 @@ Federated Learning, ECCV. Equations are numbered as there.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Annotated, Any, ClassVar, Literal
@@ -53,8 +54,10 @@ class Evidence:
     """Who had stopped working when last looked at."""
     past: tuple[StateDict, ...] = ()
     """The first global model and the last ones, where clients are asked whether they work."""
-    scored: tuple[str, ...] = ()
-    """Who has had scores, with calibrated evidence."""
+    asked: Mapping[str, int] = field(default_factory=dict)
+    """With calibrated evidence: in how many rounds of the warm-up each client was asked."""
+    answered: Mapping[str, int] = field(default_factory=dict)
+    """In how many of them it sent something usable."""
     ended: int | None = None
     """The round in which the weights had settled, before the warm-up was over."""
     evidence: Mapping[str, Tensor] = field(default_factory=dict)
@@ -144,10 +147,11 @@ class Celm(Rule[Evidence]):
             diagnostics |= {"probed": columns, "standard_errors": dict(zip(names, errors, strict=True))}
         state, known = self.remembered(state, federation, names, columns, found, Q)
         state = self.smoothed(state, round, score)
+        weights = attended(state)
         return Weighing(
             state,
-            weights=state.weights.among(names),
-            standing=state.weights.of,
+            weights=weights.among(names),
+            standing=weights.of,
             scores=score,
             evidence={name: row.tolist() for name, row in known.items()},
             inputs={name: state.inputs[name] for name in names} if federation.probe.keep else None,
@@ -167,25 +171,18 @@ class Celm(Rule[Evidence]):
         return still, {"idle": named(names, still), "movement": told(names, moved)}
 
     def smoothed(self, state: Evidence, round: Round, score: Mapping[str, float]) -> Evidence:
-        """Eq. 13, and whether it has settled.
-
-        With calibrated evidence equal weights to begin with count for nothing: who never worked would keep a part of
-        them. Nor may silence: who was asked and sent nothing that can be used has a score of 0.
-        """
-        anew: set[str] = set()
-        if self.evidence == "calibrated":
-            score = {**dict.fromkeys(round.asked, 0.0), **score}
-            anew = set(score).difference(state.scored)
+        """Eq. 13, and whether it has settled; a round without any evidence says nothing of anybody."""
+        calibrated = self.evidence == "calibrated"
+        # Equal weights to begin with are the paper's; who never worked would keep a part of them.
+        anew = set(score).difference(state.answered) if calibrated else set()
         weights = state.weights.smoothed(score, self.beta, anew)
         if not any(score.values()):
             return replace(state, weights=weights)
+        if calibrated:
+            asked, answered = counted(state.asked, round.asked), counted(state.answered, score)
+            state = replace(state, asked=asked, answered=answered)
         settled = self.settles(round.number, state.weights, weights)
-        return replace(
-            state,
-            weights=weights,
-            scored=tuple(in_order({*state.scored, *anew})),
-            ended=round.number if settled else None,
-        )
+        return replace(state, weights=weights, ended=round.number if settled else None)
 
     def remembered(
         self,
@@ -254,8 +251,10 @@ class Celm(Rule[Evidence]):
     def after_warmup(self, state: Evidence, federation: Facts, round: Round) -> Weighing[Evidence]:
         """After the warm-up: weights stay, but for clients that do not work."""
         needed = None if self.reprobe == "never" else state.global_inputs
-        known = state.weights.knowing(round.clients)
-        state = replace(state, weights=known, inputs={}, global_inputs=needed, evidence={})
+        known = attended(state).knowing(round.clients)
+        state = replace(
+            state, weights=known, inputs={}, global_inputs=needed, evidence={}, asked={}, answered={}
+        )
         after = round.number - (state.ended or self.local_heads(federation.rounds))
         moved: dict[str, float | None] = {}
         every = int(self.reprobe.removeprefix("every:")) if self.reprobe.startswith("every:") else None
@@ -304,6 +303,21 @@ class Celm(Rule[Evidence]):
             return calibrated_evidence(found.logits[1:], found.calibration[1:], still)
         reference = found.logits[0] if self.debias else torch.zeros_like(found.logits[0])
         return evidence(found.logits[1:], reference)
+
+
+def counted(before: Mapping[str, int], names: Iterable[str]) -> dict[str, int]:
+    """One more of each."""
+    return {**before, **{name: before.get(name, 0) + 1 for name in names}}
+
+
+def attended(state: Evidence) -> Weights:
+    """Weights by how often a client answered when it was asked; of who never was, nothing is known."""
+    if state.asked == state.answered:
+        return state.weights
+    part = {name: state.answered.get(name, 0) / times for name, times in state.asked.items()}
+    return Weights(
+        normalised({name: part.get(name, 1) * weight for name, weight in state.weights.of.items()})
+    )
 
 
 def moves(state: Evidence, federation: Facts, round: Round, inputs: Tensor) -> Tensor:
