@@ -13,6 +13,7 @@ from torch.nn import functional as F
 
 import celm
 from celm.attacks import attacks
+from celm.attacks.copy_global import CopyGlobal
 from celm.base.errors import CelmError
 from celm.engines.in_process import InProcess
 from celm.federation.assembly import Federation, assemble, resolve
@@ -165,6 +166,47 @@ def test_a_sybil_of_a_client_with_wrong_labels_has_the_same_wrong_labels() -> No
     federation, _ = played(split=split, attack={"name": "sybil"}, run={"rounds": 1, "workers": 0})
     held = federation.workbench.holdings
     assert torch.equal(held["client-0"].labels, held["client-0-sybil-1"].labels)
+
+
+@pytest.mark.parametrize("kind", ["few_labels", "repeated_samples", "random_labels", "copy_global", "noise"])
+def test_a_sybil_of_a_free_rider_is_one_under_each_name(kind: str) -> None:
+    split = {"name": "free_rider", "kind": kind, "clients": 3}
+    run = {"rounds": 2, "workers": 0}
+    federation, engine = played(split=split, attack={"name": "sybil"}, rule={"name": "fedavg"}, run=run)
+    names = {"client-0", "client-0-sybil-1"}
+    assert set(federation.dealing.free_riders) == names
+    works = kind not in ("copy_global", "noise")
+    assert all(names.isdisjoint(trained) is not works for trained in engine.trained)
+
+
+def test_names_of_a_free_rider_that_adds_noise_add_noise_of_their_own() -> None:
+    split = {"name": "frm", "kind": "noise", "clients": 3}
+    federation, _ = played(split=split, attack={"name": "sybil", "strength": 2}, rule={"name": "fedavg"})
+    names = ["client-0", "client-0-sybil-1", "client-0-sybil-2"]
+    assert {name: attack.client for name, attack in federation.attacks.items()} == {
+        name: name for name in names
+    }
+    assert {type(attack) for attack in federation.attacks.values()} == {CopyGlobal}
+
+
+@pytest.mark.parametrize("split", ["free_rider", "frm"])
+@pytest.mark.parametrize("name", ["scale_head", "copy_global", "flip_labels", "overconfident"])
+def test_a_client_that_its_split_has_misbehave_cannot_attack_too(name: str, split: str) -> None:
+    dealt = {"name": split, "kind": "replay_delta", "clients": 3}
+    with pytest.raises(CelmError) as refused:
+        assemble(resolve(Experiment.parse(tables(split=dealt, attack={"name": name}))))
+    assert str(refused.value) == (
+        f"attack '{name}' of client-0: by split '{split}' it does 'replay_delta' already"
+        " (choose another attack.client)"
+    )
+
+
+def test_another_client_may_attack_beside_a_free_rider() -> None:
+    split = {"name": "free_rider", "kind": "copy_global", "clients": 3}
+    attack = {"name": "scale_head", "client": "client-1"}
+    federation, engine = played(split=split, attack=attack, run={"rounds": 1, "workers": 0})
+    assert list(federation.attacks) == ["client-0", "client-1"]
+    assert "client-0" not in engine.trained[0]
 
 
 @pytest.mark.parametrize("chosen", [["client-2"], ["client-2", "client-0"]])

@@ -60,6 +60,10 @@ class Attack(Configurable, ABC):
         """Who holds what in place of what was dealt."""
         return dealing
 
+    def beside(self, behaviour: Attack) -> Attack | None:
+        """What a client does that its split has misbehave already; None where the two do not go together."""
+        return None
+
     def relabel(self, labels: Tensor, classes: int, noise: torch.Generator) -> Tensor:
         """What the client trains on in place of its labels `[n]`."""
         return labels
