@@ -328,9 +328,12 @@ def attacked_until_two(name: str) -> Recording:
 
 
 def test_after_its_last_round_an_attacker_trains_as_all_do() -> None:
-    idle, keen = attacked_until_two("copy_global"), attacked_until_two("overconfident")
-    assert ["client-1" in trained for trained in idle.trained] == [False, False, True, True]
-    assert [habits["client-1"] == Habits() for habits in keen.habits] == [False, False, True, True]
+    for name in ("copy_global", "invent_data"):
+        engine = attacked_until_two(name)
+        assert ["client-1" in trained for trained in engine.trained] == [False, False, True, True]
+    for name in ("overconfident", "label_smoothed"):
+        engine = attacked_until_two(name)
+        assert [habits["client-1"] == Habits() for habits in engine.habits] == [False, False, True, True]
 
 
 def test_after_its_last_round_an_attacker_sends_what_it_trained() -> None:

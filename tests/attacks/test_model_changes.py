@@ -245,6 +245,27 @@ def test_what_the_model_does_not_have_is_refused(name, options, message) -> None
         attacks.build(name, options).check(facts_of(network()), LABELS)
 
 
+@pytest.mark.parametrize("name", ["flip_labels", "sybil"])
+@pytest.mark.parametrize("when", [{"first": 2}, {"last": 5}])
+def test_what_changes_data_has_no_first_or_last_round(name, when) -> None:
+    with pytest.raises(CelmError) as refused:
+        attacks.build(name, when)
+    assert str(refused.value) == (
+        f"attack '{name}': attack.first and attack.last do not go with it, as it changes data for the whole run"
+    )
+
+
+@pytest.mark.parametrize("name", [name for name in attacks.names() if name not in ("flip_labels", "sybil")])
+def test_all_others_have(name) -> None:
+    attack = attacks.build(name, {"first": 2, "last": 3})
+    assert [attack.goes_on(number) for number in (1, 2, 3, 4)] == [False, True, True, False]
+
+
+def test_an_attack_that_would_end_before_it_begins_is_refused() -> None:
+    with pytest.raises(CelmError, match=r"^attack 'scale_head': attack.last, 2, is before attack.first, 3$"):
+        attacks.build("scale_head", {"first": 3, "last": 2})
+
+
 def test_models_without_the_part_that_is_attacked_are_refused() -> None:
     plain = nn.Sequential(nn.Linear(5, 6), nn.ReLU(), nn.Linear(6, CLASSES, bias=False))
     with pytest.raises(CelmError, match="no normalisation layer"):
