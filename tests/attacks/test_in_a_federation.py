@@ -360,6 +360,19 @@ def test_a_larger_head_of_a_copy_does_not_compound() -> None:
             torch.testing.assert_close(sent, 10 * engine.states[0].model[name])
 
 
+def test_rows_of_the_global_model_are_known_also_while_the_attacker_keeps_its_own_head() -> None:
+    attack = {"name": "fabricate_class", "client": "client-1", "rows": "global", "classes": [3, 8]}
+    run = {"rounds": 4, "workers": 0, "local_heads": 4}
+    engine = played(attack={**attack, "strength": 2.0}, rule={"name": "fedavg"}, run=run)[1]
+    for number in (1, 2, 3):
+        known = engine.models[number - 1]
+        for name, sent in engine.states[number].heads["client-1"].items():
+            trained = engine.trained[number - 1]["client-1"][name].clone()
+            trained[[3, 8]] = 2.0 * known[name][[3, 8]]
+            assert torch.equal(sent, trained)
+    assert not torch.equal(engine.starts[2]["client-1"]["head.weight"], known["head.weight"])
+
+
 # --- every attack on every split, and the same numbers everywhere -------------------------------------------
 
 

@@ -37,6 +37,8 @@ class Upload:
     federation: Facts
     labels: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.int64))
     """The labels of its samples `[n]`."""
+    global_model: StateDict = field(default_factory=dict)
+    """The global model that the round began from, with its own head also while heads stay local."""
 
 
 @dataclass(frozen=True)
