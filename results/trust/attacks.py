@@ -9,7 +9,8 @@ Protocol, fixed before the first measurement:
 - ATTACKS below, one attacker at a time, in all rounds or, where said, only in the first 5, while CELM probes: who
   scales its upload for ever scales what comes back to it in the global model again and again, and ruins that model.
   `idle_after_warmup` is honest for the same 5 rounds.
-  `scale_norm` is left out: the MLP has no normalisation.
+  `scale_norm` is left out: the MLP has no normalisation. `fabricate_class` with random, global and own rows was added
+  after a review found that these three pay, before they were measured here.
 - METHODS below: every one with every attack, and without any. The one that also shortens updates to the median length
   was added when all others had been run at seed 44 on pls: scores that cannot be bought do not keep a model from being
   ruined by who does not care for them.
@@ -88,6 +89,17 @@ ATTACKS: dict[str, list[str]] = {
     "shift_bias fc2 +10": ["attack.name=shift_bias", "attack.layer=fc2", "attack.strength=10.0"],
     "random_weights": ["attack.name=random_weights"],
     "fabricate_class": ["attack.name=fabricate_class"],
+    "fabricate_class, random x2": [
+        "attack.name=fabricate_class",
+        "attack.rows=random",
+        "attack.strength=2.0",
+    ],
+    "fabricate_class, global x2": [
+        "attack.name=fabricate_class",
+        "attack.rows=global",
+        "attack.strength=2.0",
+    ],
+    "fabricate_class, own x3": ["attack.name=fabricate_class", "attack.rows=own", "attack.strength=3.0"],
     "invent_data": ["attack.name=invent_data"],
     "copy_global": ["attack.name=copy_global"],
     "copy_global, noise": ["attack.name=copy_global", "attack.strength=1.0"],

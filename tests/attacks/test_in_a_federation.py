@@ -13,6 +13,7 @@ from torch.nn import functional as F
 
 import celm
 from celm.attacks import attacks
+from celm.attacks.copy_global import CopyGlobal
 from celm.base.errors import CelmError
 from celm.engines.in_process import InProcess
 from celm.federation.assembly import Federation, assemble, resolve
@@ -167,6 +168,47 @@ def test_a_sybil_of_a_client_with_wrong_labels_has_the_same_wrong_labels() -> No
     assert torch.equal(held["client-0"].labels, held["client-0-sybil-1"].labels)
 
 
+@pytest.mark.parametrize("kind", ["few_labels", "repeated_samples", "random_labels", "copy_global", "noise"])
+def test_a_sybil_of_a_free_rider_is_one_under_each_name(kind: str) -> None:
+    split = {"name": "free_rider", "kind": kind, "clients": 3}
+    run = {"rounds": 2, "workers": 0}
+    federation, engine = played(split=split, attack={"name": "sybil"}, rule={"name": "fedavg"}, run=run)
+    names = {"client-0", "client-0-sybil-1"}
+    assert set(federation.dealing.free_riders) == names
+    works = kind not in ("copy_global", "noise")
+    assert all(names.isdisjoint(trained) is not works for trained in engine.trained)
+
+
+def test_names_of_a_free_rider_that_adds_noise_add_noise_of_their_own() -> None:
+    split = {"name": "frm", "kind": "noise", "clients": 3}
+    federation, _ = played(split=split, attack={"name": "sybil", "strength": 2}, rule={"name": "fedavg"})
+    names = ["client-0", "client-0-sybil-1", "client-0-sybil-2"]
+    assert {name: attack.client for name, attack in federation.attacks.items()} == {
+        name: name for name in names
+    }
+    assert {type(attack) for attack in federation.attacks.values()} == {CopyGlobal}
+
+
+@pytest.mark.parametrize("split", ["free_rider", "frm"])
+@pytest.mark.parametrize("name", ["scale_head", "copy_global", "flip_labels", "overconfident"])
+def test_a_client_that_its_split_has_misbehave_cannot_attack_too(name: str, split: str) -> None:
+    dealt = {"name": split, "kind": "replay_delta", "clients": 3}
+    with pytest.raises(CelmError) as refused:
+        assemble(resolve(Experiment.parse(tables(split=dealt, attack={"name": name}))))
+    assert str(refused.value) == (
+        f"attack '{name}' of client-0: by split '{split}' it does 'replay_delta' already"
+        " (choose another attack.client)"
+    )
+
+
+def test_another_client_may_attack_beside_a_free_rider() -> None:
+    split = {"name": "free_rider", "kind": "copy_global", "clients": 3}
+    attack = {"name": "scale_head", "client": "client-1"}
+    federation, engine = played(split=split, attack=attack, run={"rounds": 1, "workers": 0})
+    assert list(federation.attacks) == ["client-0", "client-1"]
+    assert "client-0" not in engine.trained[0]
+
+
 @pytest.mark.parametrize("chosen", [["client-2"], ["client-2", "client-0"]])
 def test_a_coalition_is_the_same_clients_with_the_same_samples_and_nobody_else(chosen: list[str]) -> None:
     run = {"rounds": 1, "workers": 0}
@@ -286,9 +328,12 @@ def attacked_until_two(name: str) -> Recording:
 
 
 def test_after_its_last_round_an_attacker_trains_as_all_do() -> None:
-    idle, keen = attacked_until_two("copy_global"), attacked_until_two("overconfident")
-    assert ["client-1" in trained for trained in idle.trained] == [False, False, True, True]
-    assert [habits["client-1"] == Habits() for habits in keen.habits] == [False, False, True, True]
+    for name in ("copy_global", "invent_data"):
+        engine = attacked_until_two(name)
+        assert ["client-1" in trained for trained in engine.trained] == [False, False, True, True]
+    for name in ("overconfident", "label_smoothed"):
+        engine = attacked_until_two(name)
+        assert [habits["client-1"] == Habits() for habits in engine.habits] == [False, False, True, True]
 
 
 def test_after_its_last_round_an_attacker_sends_what_it_trained() -> None:
@@ -313,6 +358,19 @@ def test_a_larger_head_of_a_copy_does_not_compound() -> None:
     for number in (1, 2, 3):
         for name, sent in engine.states[number].heads["client-1"].items():
             torch.testing.assert_close(sent, 10 * engine.states[0].model[name])
+
+
+def test_rows_of_the_global_model_are_known_also_while_the_attacker_keeps_its_own_head() -> None:
+    attack = {"name": "fabricate_class", "client": "client-1", "rows": "global", "classes": [3, 8]}
+    run = {"rounds": 4, "workers": 0, "local_heads": 4}
+    engine = played(attack={**attack, "strength": 2.0}, rule={"name": "fedavg"}, run=run)[1]
+    for number in (1, 2, 3):
+        known = engine.models[number - 1]
+        for name, sent in engine.states[number].heads["client-1"].items():
+            trained = engine.trained[number - 1]["client-1"][name].clone()
+            trained[[3, 8]] = 2.0 * known[name][[3, 8]]
+            assert torch.equal(sent, trained)
+    assert not torch.equal(engine.starts[2]["client-1"]["head.weight"], known["head.weight"])
 
 
 # --- every attack on every split, and the same numbers everywhere -------------------------------------------

@@ -60,6 +60,10 @@ def upload_of(module: nn.Module, number: int = 3, labels: Tensor = LABELS) -> Up
         noise=torch.Generator().manual_seed(7),
         federation=facts_of(module),
         labels=labels,
+        global_model={
+            name: tensor - 0.5 if tensor.is_floating_point() else tensor
+            for name, tensor in state_of(module).items()
+        },
     )
 
 
@@ -179,6 +183,67 @@ def test_the_fabricated_classes_can_be_named() -> None:
     assert torch.equal(sent["5.weight"][[0, 1, 3]], upload.trained["5.weight"][[0, 1, 3]])
 
 
+def fabricated(rows: str, strength: float = 2.0, bias: bool = True) -> tuple[StateDict, Upload]:
+    """What is sent; nothing but the head's rows 0 and 3, of classes without a sample, is another than trained."""
+    upload = upload_of(network(bias=bias))
+    before = {name: tensor.clone() for name, tensor in upload.trained.items()}
+    attack = attacks.build("fabricate_class", {"rows": rows, "strength": strength})
+    sent = attack.upload(upload)
+    for name, tensor in before.items():
+        assert torch.equal(upload.trained[name], tensor)
+        if name in upload.federation.head:
+            assert torch.equal(sent[name][[1, 2]], tensor[[1, 2]])
+            assert not torch.equal(sent[name], tensor)
+        else:
+            assert torch.equal(sent[name], tensor)
+    return sent, upload
+
+
+def test_copied_rows_are_those_of_the_class_with_most_samples() -> None:
+    sent, upload = fabricated("copy", 3.0)
+    for name in upload.federation.head:
+        for k in (0, 3):
+            assert torch.equal(sent[name][k], 3.0 * upload.trained[name][1])
+
+
+def test_rows_of_the_global_model_are_those_of_its_own_head() -> None:
+    """Not of what was delivered, which has the client's head while heads stay local."""
+    sent, upload = fabricated("global")
+    for name in upload.federation.head:
+        assert torch.equal(sent[name][[0, 3]], 2.0 * upload.global_model[name][[0, 3]])
+        assert not torch.equal(upload.global_model[name], upload.delivered[name])
+
+
+def test_own_rows_are_multiplied() -> None:
+    sent, upload = fabricated("own", 3.0)
+    for name in upload.federation.head:
+        assert torch.equal(sent[name][[0, 3]], 3.0 * upload.trained[name][[0, 3]])
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_random_rows_are_as_long_as_its_own_of_held_classes_are_on_average(bias: bool) -> None:
+    sent, upload = fabricated("random", 2.0, bias)
+    own = upload.trained["5.weight"]
+    mean = (math.sqrt(sum(own[1] ** 2)) + math.sqrt(sum(own[2] ** 2))) / 2
+    for k in (0, 3):
+        assert math.sqrt(sum(sent["5.weight"][k] ** 2)) == pytest.approx(2 * mean, rel=1e-5)
+    if bias:
+        size = float(upload.trained["5.bias"][[1, 2]].abs().mean())
+        assert sent["5.bias"][[0, 3]].abs().tolist() == pytest.approx([2 * size] * 2)
+    again, _ = fabricated("random", 2.0, bias)
+    assert all(torch.equal(sent[name], again[name]) for name in sent)
+
+
+def test_random_rows_are_gaussian_of_every_direction_and_drawn_for_each_class_and_round() -> None:
+    upload = upload_of(nn.Sequential(nn.Linear(5, 4000), nn.Linear(4000, CLASSES)))
+    attack = FabricateClass(rows="random")
+    one, other = (attack.upload(upload)["1.weight"] for _ in range(2))  # the same stream goes on
+    rows = torch.stack([one[0], one[3], other[0], other[3]])
+    assert float((rows / rows.std()).mean()) == pytest.approx(0, abs=0.03)
+    assert float((rows.abs() < rows.std()).double().mean()) == pytest.approx(math.erf(0.5**0.5), abs=0.02)
+    assert torch.corrcoef(rows).fill_diagonal_(0).abs().max() < 0.1
+
+
 @pytest.mark.parametrize(
     ("rounds", "honest", "last"), [(100, None, 5), (30, None, 2), (40, 7, 7), (40, 0, 0)]
 )
@@ -243,6 +308,27 @@ def test_a_factor_of_one_changes_nothing(name: str) -> None:
 def test_what_the_model_does_not_have_is_refused(name, options, message) -> None:
     with pytest.raises(CelmError, match=message):
         attacks.build(name, options).check(facts_of(network()), LABELS)
+
+
+@pytest.mark.parametrize("name", ["flip_labels", "sybil"])
+@pytest.mark.parametrize("when", [{"first": 2}, {"last": 5}])
+def test_what_changes_data_has_no_first_or_last_round(name, when) -> None:
+    with pytest.raises(CelmError) as refused:
+        attacks.build(name, when)
+    assert str(refused.value) == (
+        f"attack '{name}': attack.first and attack.last do not go with it, as it changes data for the whole run"
+    )
+
+
+@pytest.mark.parametrize("name", [name for name in attacks.names() if name not in ("flip_labels", "sybil")])
+def test_all_others_have(name) -> None:
+    attack = attacks.build(name, {"first": 2, "last": 3})
+    assert [attack.goes_on(number) for number in (1, 2, 3, 4)] == [False, True, True, False]
+
+
+def test_an_attack_that_would_end_before_it_begins_is_refused() -> None:
+    with pytest.raises(CelmError, match=r"^attack 'scale_head': attack.last, 2, is before attack.first, 3$"):
+        attacks.build("scale_head", {"first": 3, "last": 2})
 
 
 def test_models_without_the_part_that_is_attacked_are_refused() -> None:

@@ -215,7 +215,15 @@ def attackers(experiment: Experiment, dealing: Dealing) -> dict[str, Attack]:
             raise CelmError(
                 f"attack.client: no client '{attack.client}'", nearest(attack.client, dealing.clients)
             )
-        found[attack.client] = attack
+        behaviour = found.get(attack.client)
+        does = attack if behaviour is None else attack.beside(behaviour)
+        if does is None:
+            raise CelmError(
+                f"attack '{experiment.attack.name}' of {attack.client}: by split '{experiment.split.name}'"
+                f" it does '{dealing.behaviours[attack.client]['name']}' already",
+                "choose another attack.client",
+            )
+        found[attack.client] = does
     return found
 
 

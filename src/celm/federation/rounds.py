@@ -264,6 +264,7 @@ def answer(
         noise=generator(seed, "attack", number, client),
         federation=federation.facts,
         labels=federation.workbench.holdings[client].labels,
+        global_model=state.model,
     )
     return replace(outcome.update, model=attack.upload(upload))
 
