@@ -133,7 +133,8 @@ class Course(Strategy):
 
     def table(self) -> str:
         """Who contributed what, for a log."""
-        return contribution_table(self.memory.records, self.memory.folder and self.memory.folder.path)
+        folder = self.memory.folder
+        return contribution_table(self.memory.records, None if folder is None else folder.path)
 
     @property
     def evidence(self) -> dict[int, dict[str, list[float]]]:
