@@ -119,13 +119,13 @@ def test_the_shell_confirms_a_record(
     last = last_digest(state(tmp_path / "state"))
     done = invoke("audit-verify", "state")
     assert done.exit_code == 0, done.output
-    assert done.stdout.startswith("lines 1 to 4 follow from one another; whether the last is as it was")
+    assert done.stdout.startswith("up to round 4 every line follows from the one before; whether the last")
     assert last in done.stdout
     done = invoke("audit-verify", "state", "--last", last)
     assert done.exit_code == 0, done.output
     assert (
         done.stdout
-        == f"lines 1 to 4 are as they were when the digest was given out; last line SHA-256 {last}\n"
+        == f"up to round 4 the record is as it was when the digest was given out; last line SHA-256 {last}\n"
     )
     done = invoke("audit-verify", "state", "--last", last, "--format", "json")
     told = {"state": str(tmp_path / "state"), "verified": True, "problems": [], "rounds": 4, "last": last}

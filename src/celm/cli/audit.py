@@ -215,9 +215,10 @@ def verify_state(folder: Path, last: str | None, format: Format) -> None:
         print_json(found | {"rounds": rounds, "last": kept.digest})
         return
     if last is None:
-        told = f"lines 1 to {rounds} follow from one another; whether the last is as it was, only its digest can tell"
+        unknown = "whether the last is as it was, only its digest can tell"
+        told = f"up to round {rounds} every line follows from the one before; {unknown}"
     else:
-        told = f"lines 1 to {rounds} are as they were when the digest was given out"
+        told = f"up to round {rounds} the record is as it was when the digest was given out"
     console().print(f"{told}; last line SHA-256 {kept.digest}", soft_wrap=True)
 
 
