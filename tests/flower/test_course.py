@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import json
 import logging
@@ -19,8 +20,10 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord
 from torch import nn
 
 from celm.base.errors import CelmError
+from celm.federation.chain import read_state
 from celm.flower import CelmStrategy, ContributionResult, ContributionStrategy
 from celm.flower.records import check_chain, verify
+from celm.report.html import report
 from flower.small_grid import Client, SmallGrid, arrays_of, initial, learner, network, reply
 
 HEAD = ("3.weight", "3.bias")
@@ -28,8 +31,8 @@ HEAD = ("3.weight", "3.bias")
 
 def strategy(folder: Path | None = None, warmup: int = 3, **settings: Any) -> CelmStrategy:
     usual: dict[str, Any] = {"fraction_evaluate": 0.0, "retry_wait": 0.0, "probe": {"steps": 3}}
-    options = {"warmup": warmup}
-    return CelmStrategy(network(), (6,), 3, folder=folder, rule_options=options, **{**usual, **settings})
+    usual["rule_options"] = {"warmup": warmup}
+    return CelmStrategy(network(), (6,), 3, folder=folder, **{**usual, **settings})
 
 
 def clients() -> dict[str, Client]:
@@ -364,10 +367,57 @@ def test_a_record_that_was_changed_is_found(tmp_path: Path) -> None:
     assert {record["settings"] for record in records} == {records[0]["settings"]}
     assert records[0]["model"] == records[1]["start"]
     records[1]["standing"]["a"] += 0.01
-    with pytest.raises(CelmError, match="line 3 does not follow"):
+    with pytest.raises(CelmError, match="line 2 or 3"):
         check_chain(records)
-    with pytest.raises(CelmError, match="line 2 does not follow"):
+    with pytest.raises(CelmError, match="line 1 or 2"):
         check_chain([json.loads(lines[0]), json.loads(lines[2])])
+
+
+def test_what_it_writes_is_what_the_report_and_the_check_read(tmp_path: Path) -> None:
+    options = {"warmup": 1, "evidence": "calibrated", "reprobe": "on-drift"}
+    grid = SmallGrid({**clients(), "d": lambda message: None})
+    strategy(tmp_path, rule_options=options).start(grid, initial(), num_rounds=2)
+    last = hashlib.sha256((tmp_path / "rounds.jsonl").read_bytes().splitlines()[-1]).hexdigest()
+    kept = read_state(tmp_path, last)
+    assert kept.settings is not None
+    assert kept.settings["rule"]["reprobe"] == "on-drift"
+    page = report(tmp_path)
+    assert last in page
+    assert "no reply in time" in page
+    assert "when last looked at" in page
+
+
+def test_a_relative_folder_is_taken_once_and_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    logging.getLogger("flwr").addHandler(caplog.handler)
+    with caplog.at_level(logging.INFO, logger="flwr"):
+        play = strategy(Path("state"))
+    logging.getLogger("flwr").removeHandler(caplog.handler)
+    assert f"State and record are kept in {tmp_path / 'state'}" in caplog.text
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    play.start(SmallGrid(clients()), initial(), num_rounds=1)
+    assert (tmp_path / "state" / "rounds.jsonl").exists()
+    assert list((tmp_path / "elsewhere").iterdir()) == []
+
+
+def test_the_table_has_the_heaviest_first_and_says_where_the_page_comes_from(tmp_path: Path) -> None:
+    play = strategy(tmp_path / "my state")
+    result = play.start(SmallGrid(clients()), initial(), num_rounds=1)
+    head, *rows, hint = play.table().splitlines()
+    weights = result.contributions[1]
+    assert head.split() == ["client", "weight", "classes", "with", "evidence"]
+    assert [row.split()[0] for row in rows] == sorted(weights, key=lambda name: -weights[name])
+    for row in rows:
+        name, number, percent, *held = row.split()
+        assert (float(number), percent) == (round(100 * weights[name], 1), "%")
+        with_evidence = [k for k, value in enumerate(result.evidence[1][name]) if value > 0]
+        assert int(held[0]) == len(with_evidence)
+        assert [int(k) for k in held[3:]] == with_evidence
+    assert hint == f"for a page: celm report '{tmp_path / 'my state'}'"
+    assert strategy().table() == "no round is done yet"
 
 
 def test_own_loops_work_as_with_any_strategy_of_flower() -> None:

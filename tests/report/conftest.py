@@ -9,10 +9,13 @@ from typing import Any
 
 import pytest
 
+from celm.base.files import dump_json
+from celm.federation.chain import FIRST, digest_of
 from celm.federation.experiment import Experiment
-from celm.federation.folder import Folder
+from celm.federation.folder import Folder, append_line
 
 CLIENTS = ["client-0", "client-1", "client-2"]
+MEMBERS = ["north", "south", "east"]
 CLASSES = ["cat", "dog", "owl", "yak"]
 
 
@@ -68,6 +71,56 @@ def write_run(path: Path, names: list[str] = CLIENTS, classes: list[str] = CLASS
     folder.write_json("facts.json", {"starts": [{"versions": {"celm": "0.1.0"}, "cores": 2}]})
     folder.write_json("result.json", result)
     return path
+
+
+def write_state(path: Path, names: list[str] = MEMBERS, **changes: Any) -> Path:
+    """Four rounds of six: c joins in round 2, fails in 3 and is idle in 4; two rounds were probed."""
+    a, b, c = names
+    settings: dict[str, Any] = {
+        "rule": {"name": "celm", "warmup": 2, "evidence": "paper"},
+        "probe": {"steps": 200},
+        "rounds": 6,
+        "seed": 42,
+        "classes": 4,
+        "model": {"0.weight": [5, 6]},
+    }
+    evidence = {a: [1.0, 2.0, 0.0, 0.0], b: [0.0, 0.5, 3.0, 0.25], c: [0.0, 0.0, 0.0, 0.0]}
+    path.mkdir(parents=True)
+    previous = FIRST
+    for number in (1, 2, 3, 4):
+        present = [a, b] if number in (1, 3) else names
+        standing = {a: 0.5, b: 0.5} if number == 1 else {a: 0.5, b: 0.4, c: 0.1}
+        record = {
+            "round": number,
+            "time": f"2026-05-0{number}T10:00:00+00:00",
+            "asked": [a, b] if number == 1 else names,
+            "absent": [],
+            "received": {name: {"sha256": "f" * 64, "samples": 0} for name in present},
+            "excluded": {c: "no reply in time"} if number == 3 else {},
+            "strays": [],
+            "weights": {name: standing[name] for name in present},
+            "standing": standing,
+            "scores": {name: 1 / len(present) for name in present} if number < 3 else None,
+            "evidence": {name: evidence[name] for name in present} if number < 3 else None,
+            "diagnostics": {"idle": [c], "movement": {a: 1.0, b: 0.9, c: 0.01}} if number == 4 else {},
+            "metrics": None,
+            "start": "0" * 64,
+            "model": "e" * 64,
+            "versions": {"celm": "0.1.0", "flwr": "1.42.0"},
+            **(changes if number == 4 else {}),
+            "settings": digest_of(settings),
+            "previous": previous,
+        }
+        append_line(path / "rounds.jsonl", record)
+        previous = digest_of(record)
+    (path / "settings.json").write_text(dump_json(settings, indent=2))
+    append_line(path / "failures.jsonl", {"round": 3, "attempt": 1, "excluded": {b: "replied 2 times"}})
+    return path
+
+
+@pytest.fixture
+def state() -> Callable[..., Path]:
+    return write_state
 
 
 @pytest.fixture

@@ -156,6 +156,26 @@ def test_a_study_fits_and_sorts(study: Path, tmp_path: Path, width: int) -> None
 
 
 @pytest.mark.parametrize("width", [390, 1280])
+def test_a_federation_fits_and_sorts(tmp_path: Path, state: Callable[..., Path], width: int) -> None:
+    told = browse(report(state(tmp_path / "state")), tmp_path, width)
+    assert told["width"][0] <= told["width"][1] == width
+    assert told["outside"] == []
+    assert told["scripts"] == 1
+    assert told["sorted"]["descending weight"] == ["north", "south", "east"]
+    assert told["sorted"]["ascending client"] == ["east", "north", "south"]
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_a_member_named_script_is_a_name(tmp_path: Path, state: Callable[..., Path], width: int) -> None:
+    names = ["<script>document.title = 1</script>", "b" * 10_000, "\u202ec\x00"]
+    told = browse(report(state(tmp_path / "state", names)), tmp_path, width)
+    assert told["scripts"] == 1
+    assert told["names"][0] == names[0]
+    assert told["width"][0] <= told["width"][1]
+    assert told["outside"] == []
+
+
+@pytest.mark.parametrize("width", [390, 1280])
 def test_an_audit_fits_and_sorts_whatever_clients_are_called(tmp_path: Path, width: int) -> None:
     model = build_model("mlp", {"widths": [8]}, (1, 8, 8), 4)
     names = ["<script>alert(1)</script>", "x" * 150, "b"]

@@ -33,4 +33,4 @@ def main(grid: Grid, context: Context) -> None:
         train_config=ConfigRecord({"lr": config["lr"]}),
         evaluate_fn=evaluate,
     )
-    log(INFO, "Weights: %s", strategy.contributions[rounds])
+    log(INFO, "Who contributed what:\n%s", strategy.table())

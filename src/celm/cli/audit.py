@@ -133,7 +133,13 @@ def command(
 
 
 def verify(
-    folder: Annotated[Path, typer.Argument(metavar="AUDIT_DIR", help="Folder of a finished audit.")],
+    folder: Annotated[
+        Path,
+        typer.Argument(
+            metavar="AUDIT_OR_STATE_DIR",
+            help="Folder of a finished audit, or the state of a Flower strategy.",
+        ),
+    ],
     full: Annotated[
         bool, typer.Option("--full", help="Repeat the audit from the files, too, and compare its numbers.")
     ] = False,
@@ -143,9 +149,19 @@ def verify(
             help="With --full: the audit's own model, to confirm that pkg.module:factory may be imported."
         ),
     ] = None,
+    last: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DIGEST", help="Of a state: the SHA-256 of the last line, as members were given it."
+        ),
+    ] = None,
     format: Annotated[Format, typer.Option(help="text for people, json for machines.")] = Format.text,
 ) -> None:
     """Confirm that an audit's report belongs to its files, or say which file changed.
+
+    In the state folder of a Flower strategy, confirm that the lines of the record follow from one another, and with
+    --last that they end as they did when that digest was given out: without it, a changed or missing last line is not
+    found.
 
     Exit code 0: it does; 2: it does not, or there is no audit.
 
@@ -156,7 +172,20 @@ def verify(
       celm audit-verify audit/ --full
 
       celm audit-verify audit/ --full --model my_package.nets:make
+
+      celm audit-verify /var/lib/celm/consortium --last 3f7a...
     """
+    from celm.federation.chain import is_state
+
+    if is_state(folder):
+        if full or model is not None:
+            raise CelmError("--full repeats an audit; the rounds of a federation cannot be repeated")
+        verify_state(folder, last, format)
+        return
+    if last is not None:
+        raise CelmError(
+            f"{folder} is not the state of a Flower strategy: it has no rounds.jsonl", "leave --last to those"
+        )
     from celm.auditing.ledger import LEDGER, read_ledger
     from celm.auditing.reading import fingerprint
     from celm.auditing.verifying import verify as check
@@ -180,6 +209,28 @@ def verify(
         notes.print(Text.assemble(("error: ", "bold red"), printable(problem)), soft_wrap=True)
     if problems:
         raise typer.Exit(2)
+
+
+def verify_state(folder: Path, last: str | None, format: Format) -> None:
+    from celm.federation.chain import read_state
+
+    try:
+        kept = read_state(folder, last)
+    except CelmError as error:
+        if format is Format.json:
+            print_json({"state": str(folder.resolve()), "verified": False, "problems": [str(error)]})
+        raise
+    rounds = len(kept.records)
+    if format is Format.json:
+        found = {"state": str(folder.resolve()), "verified": True, "problems": []}
+        print_json(found | {"rounds": rounds, "last": kept.digest})
+        return
+    if last is None:
+        unknown = "whether the last is as it was, only its digest can tell"
+        told = f"up to round {rounds} every line follows from the one before; {unknown}"
+    else:
+        told = f"up to round {rounds} the record is as it was when the digest was given out"
+    console().print(f"{told}; last line SHA-256 {kept.digest}", soft_wrap=True)
 
 
 def assign(given: dict[str, Any], assignment: str) -> None:

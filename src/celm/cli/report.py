@@ -1,4 +1,4 @@
-"""`celm report`: a run or a study as one HTML file."""
+"""`celm report`: a run, a study or a Flower federation as one HTML file."""
 
 from __future__ import annotations
 
@@ -13,7 +13,11 @@ from celm.cli.output import Format, console, print_json
 
 def command(
     path: Annotated[
-        Path, typer.Argument(metavar="RUN_OR_STUDY_DIR", help="Folder of a run, compare or study.")
+        Path,
+        typer.Argument(
+            metavar="RUN_OR_STUDY_DIR",
+            help="Folder of a run, compare or study, or the state of a Flower strategy.",
+        ),
     ],
     out: Annotated[
         Path | None, typer.Option(help="The file; by default report.html in the folder itself.")
@@ -33,6 +37,8 @@ def command(
       celm report compare/digits-pls --out table.html
 
       celm report runs/baseline --probe-images --format json
+
+      celm report /var/lib/celm/consortium --out contributions.html
     """
     from celm.report.html import write_report
 

@@ -247,7 +247,7 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
     for number, line in enumerate(whole.split(b"\n") if whole else [], start=1):
         try:
             value = json.loads(line)
-        except ValueError as error:  # not JSON, or not UTF-8
+        except (ValueError, RecursionError) as error:  # not JSON, not UTF-8, or nested without end
             raise CelmError(f"{path} is damaged: line {number} is not JSON") from error
         if not isinstance(value, dict):
             raise CelmError(f"{path} is damaged: line {number} is not an object")
@@ -258,7 +258,7 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
 def read_json(path: Path) -> dict[str, Any]:
     try:
         value = json.loads(read_text(path))
-    except json.JSONDecodeError as error:
+    except (ValueError, RecursionError) as error:
         raise CelmError(f"{path} is damaged: not JSON") from error
     if not isinstance(value, dict):
         raise CelmError(f"{path} is damaged: not an object")

@@ -2,7 +2,7 @@
 
     from celm.flower import CelmStrategy
 
-    strategy = CelmStrategy(model, input_shape=(1, 28, 28), classes=10, folder="state")
+    strategy = CelmStrategy(model, input_shape=(1, 28, 28), classes=10, folder="/var/lib/celm/consortium")
     result = strategy.start(grid, initial_arrays, num_rounds=100)
 
 Clients need no change. A round is the same four verbs as anywhere else in celm: `configure_train` delivers,

@@ -20,6 +20,7 @@ from celm.base.errors import CelmError
 from celm.flower import metrics
 from celm.flower.result import ContributionResult
 from celm.flower.state import Memory
+from celm.flower.table import contribution_table
 
 Evaluate = Callable[[int, ArrayRecord], MetricRecord | None]
 
@@ -129,6 +130,11 @@ class Course(Strategy):
     def contributions(self) -> dict[int, dict[str, float]]:
         """Round to client to weight, over every client known by then."""
         return {line["round"]: line["standing"] for line in self.memory.records}
+
+    def table(self) -> str:
+        """Who contributed what, for a log."""
+        folder = self.memory.folder
+        return contribution_table(self.memory.records, None if folder is None else folder.path)
 
     @property
     def evidence(self) -> dict[int, dict[str, list[float]]]:

@@ -19,10 +19,11 @@ from flwr.supercore import log
 from celm.base.errors import CelmError
 from celm.base.files import dump_json
 from celm.base.names import in_order
+from celm.federation.chain import digest_of
 from celm.federation.rounds import weighed
 from celm.flower import records
 from celm.flower.intake import Intake
-from celm.flower.state import Memory, ServerState, settings_digest
+from celm.flower.state import Memory, ServerState
 from celm.models.state import StateDict, describe_mismatch
 from celm.rules.exchange import Delivery, Round, Validate
 from celm.rules.rule import AnyRule, Facts
@@ -150,7 +151,7 @@ class Server:
                 "metrics": metrics,
             }
             previous = records.last_digest(self.memory.records)
-            settings = settings_digest(self.settings)
+            settings = digest_of(self.settings)
             line = records.entry(number, before.model, model, settings, previous, facts)
         with watch.timed("save"):
             self.memory.keep(after, line, dict(watch.seconds))

@@ -7,6 +7,7 @@
     checkpoints/            the state after the last two rounds
     settings.json           everything the results depend on
     names.json              which node has which name (see `celm.flower.identity`)
+    run.lock                held by the server that is at work
 
 It keeps the promises of every run folder: a round counts once its checkpoint is in place, and what the record says
 beyond it is dropped.
@@ -14,7 +15,6 @@ beyond it is dropped.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -25,10 +25,10 @@ from torch import Tensor
 
 from celm.base.errors import CelmError
 from celm.base.files import dump_json, explained, read_text, write_text
+from celm.federation.chain import check_chain
 from celm.federation.folder import Folder, append_line, read_json, read_lines
 from celm.federation.trees import pack, unpack
 from celm.flower.identity import Node, mark, named
-from celm.flower.records import check_chain
 from celm.models.state import StateDict, describe_mismatch
 
 
@@ -51,7 +51,8 @@ class Memory:
     """Records and states in a folder, or, without one, for as long as the process lives."""
 
     def __init__(self, path: str | Path | None) -> None:
-        self.folder = None if path is None else Folder(Path(path))
+        # Absolute from now on: whoever changes the working folder later does not move the state.
+        self.folder = None if path is None else Folder(Path(path).absolute())
         self.records: list[dict[str, Any]] = []
         self.evaluations: dict[int, dict[str, Any]] = {}
         self.names: dict[str, str] = {}
@@ -158,7 +159,3 @@ def rebuilt(
 def moved(tensors: Mapping[str, Tensor], reference: StateDict) -> dict[str, Tensor]:
     device = next(iter(reference.values())).device
     return {name: tensor.to(device) for name, tensor in tensors.items()}
-
-
-def settings_digest(settings: Mapping[str, Any]) -> str:
-    return hashlib.sha256(dump_json(settings).encode()).hexdigest()

@@ -70,7 +70,8 @@ class ContributionStrategy(Course):
     local_heads : for how many first rounds clients keep their own head; by default what the rule asks for
     validation : inputs and labels held by the server, for the rules that need them
     seed : of the probe's noise and of the sampling of nodes
-    folder : where state and record are kept; without one, a killed server starts again
+    folder : where state and record are kept; without one, a killed server starts again. A relative one is taken from
+        the working folder, which Flower chooses: give an absolute one
     min_clients : usable replies that a round needs; by default two, or `min_train_nodes` where that is one
     retries, retry_wait : how often a round with fewer is tried again, and after how many seconds
     node_timeout : seconds to wait for nodes to connect
@@ -129,6 +130,8 @@ class ContributionStrategy(Course):
         prober = RayProber() if probe_engine == "ray" else probe_here
         keys = head_keys(module, find_head(module, classes, head))
         self.memory = Memory(folder)
+        if self.memory.folder is not None:
+            log(INFO, "State and record are kept in %s", self.memory.folder.path)
         self.server = Server(
             built,
             name,

@@ -1,4 +1,4 @@
-"""The report of a run or of a study as one HTML file that needs nothing else."""
+"""The report of a run, a study or a Flower federation as one HTML file that needs nothing else."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from pathlib import Path
 
 from celm.base.errors import CelmError
 from celm.base.files import explained, write_text
+from celm.federation.chain import is_state
 
 NAME = "report.html"
 
@@ -21,14 +22,24 @@ def report(path: Path, probe_images: bool = False, home: Path | None = None) -> 
         from celm.report.run_page import run_page
 
         return run_page(Told(path), probe_images)
+    if is_state(path):
+        from celm.report.reading import ToldState
+        from celm.report.state_page import state_page
+
+        return state_page(ToldState(path))
     if (path / "cells").is_dir():
         raise CelmError(
             f"{path} has no table yet: the study was stopped before its first, or goes on still",
             "the same celm study command goes on with what is missing; a run under cells/ has a report of its own",
         )
-    missing = "there is no such folder" if not path.is_dir() else "it has no settings.toml and no table.json"
+    missing = (
+        "there is no such folder"
+        if not path.is_dir()
+        else "it has no settings.toml, table.json or rounds.jsonl"
+    )
     raise CelmError(
-        f"{path} is neither a run nor a study: {missing}", "give a folder that celm run or celm compare made"
+        f"{path} is neither a run nor a study nor the state of a federation: {missing}",
+        "give a folder that celm run, celm compare or a Flower strategy made",
     )
 
 

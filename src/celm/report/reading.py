@@ -6,11 +6,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from celm.base.errors import CelmError
+from celm.federation.chain import RECORD, SETTINGS, read_state
 from celm.federation.experiment import Experiment
-from celm.federation.folder import Folder, read_json
+from celm.federation.folder import Folder, read_json, read_lines
 from celm.federation.run import Run
 
 Fraction = Annotated[float, Field(ge=0, le=1)]
@@ -22,19 +23,73 @@ class Read(BaseModel):
     model_config = ConfigDict(frozen=True, allow_inf_nan=False, extra="ignore")
 
 
-class Round(Read):
-    """A line of rounds.jsonl."""
+class Weighed(Read):
+    """What a rule made of a round."""
 
     round: int
-    clients: list[str]
     excluded: dict[str, str] = {}
     standing: dict[str, float] | None = None
     weights: dict[str, float] | None = None
     scores: dict[str, float] | None = None
     evidence: dict[str, list[Amount]] | None = None
+
+
+class Round(Weighed):
+    """A line of a run's rounds.jsonl."""
+
+    clients: list[str]
     accuracy: Fraction | None = None
     balanced_accuracy: Fraction | None = None
     rare_class_accuracy: Fraction | None = None
+
+
+def text_only(value: object) -> object:
+    return [name for name in value if isinstance(name, str)] if isinstance(value, list) else []
+
+
+Names = Annotated[list[str], BeforeValidator(text_only)]
+"""A rule may write anything into its diagnostics: what are no names is not taken for some."""
+
+
+class Diagnostics(Read):
+    """What rules say of single clients."""
+
+    idle: Names | None = None
+    """None where nobody looked."""
+    unreadable: Names = []
+    removed: Names = []
+
+
+class StateRound(Weighed):
+    """A line of a consortium's rounds.jsonl."""
+
+    time: str
+    asked: list[str]
+    absent: list[str]
+    received: dict[str, Any]
+    standing: dict[str, float]
+    diagnostics: Diagnostics
+    model: str
+    merge: str | None = None
+    """Why the global model stayed as it was."""
+    versions: dict[str, str]
+
+
+class StateSettings(Read):
+    """settings.json of a consortium."""
+
+    rule: dict[str, Any]
+    rounds: int
+    classes: int
+    seed: int
+
+
+class Failure(Read):
+    """A line of failures.jsonl: an attempt at a round that had too few usable replies."""
+
+    round: int
+    attempt: int
+    excluded: dict[str, str]
 
 
 class Result(Read):
@@ -176,6 +231,44 @@ class Told:
     def records(self) -> list[dict[str, Any]]:
         """The rounds as figures take them."""
         return [record.model_dump() for record in self.rounds]
+
+
+class ToldState:
+    """The state folder of a consortium as the report tells it, its record verified."""
+
+    def __init__(self, path: Path) -> None:
+        kept = read_state(path)
+        if kept.settings is None:
+            raise CelmError(f"{path} has no {SETTINGS}: a report needs it beside the record")
+        record = path / RECORD
+        self.path = path
+        self.digest = kept.digest
+        self.tables = kept.settings
+        self.settings = parsed(StateSettings, kept.settings, path / SETTINGS)
+        self.rounds = [parsed(StateRound, line, record) for line in kept.records]
+        self.failures = [
+            parsed(Failure, line, path / "failures.jsonl") for line in read_lines(path / "failures.jsonl")
+        ]
+        self.probed = next((each for each in reversed(self.rounds) if each.evidence), None)
+        """The last round that was."""
+        rows = [row for each in self.rounds for row in (each.evidence or {}).values()]
+        if any(len(row) != self.settings.classes for row in rows):
+            raise CelmError(f"{record} is damaged: evidence does not have a number for every class")
+        if not self.weights:
+            raise CelmError(f"{record} is damaged: its last line has no clients")
+
+    @property
+    def weights(self) -> dict[str, float]:
+        return self.rounds[-1].standing
+
+    @property
+    def evidence(self) -> dict[str, list[float]] | None:
+        return None if self.probed is None else self.probed.evidence
+
+    @property
+    def classes(self) -> list[str]:
+        """By their numbers; none where nothing was probed."""
+        return [str(k) for k in range(self.settings.classes)] if self.probed else []
 
 
 def read_grid(path: Path) -> Grid:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,6 +18,7 @@ from celm.report.probe_figure import drawable, probe_figure
 from celm.report.reading import Told
 from celm.report.repeating import arguments, command_parts
 from celm.report.rounds_figure import rounds_figure
+from celm.report.rounds_told import excluded, frozen_after
 from celm.report.sentences import answers, listed
 from celm.report.split_figure import split_figure
 
@@ -38,19 +37,10 @@ FIGURES = (
 )
 
 
-@dataclass(frozen=True)
-class Exclusion:
-    client: str
-    reason: str
-    rounds: Sequence[int]
-
-
 def run_page(told: Told, probe_images: bool = False) -> str:
     result = told.result
-    exclusions = excluded(told)
-    left_out = Counter({e.client: 0 for e in exclusions})
-    for exclusion in exclusions:
-        left_out[exclusion.client] += len(exclusion.rounds)
+    exclusions = excluded(told.rounds)
+    left_out = Counter(client for record in told.rounds for client in record.excluded)
     probes = probe_grid(told) if probe_images else None
     context = {
         "title": f"{result.dataset}, {result.split}, {told.experiment.method}",
@@ -64,7 +54,7 @@ def run_page(told: Told, probe_images: bool = False) -> str:
         "exclusions": exclusions,
         "figures": dict.fromkeys(FIGURES) | figures(told) | {"probes": probes},
         "probe_images": probe_images,
-        "frozen": frozen_after(told),
+        "frozen": frozen_after(told.rounds),
         "worst": worst_class(told),
         "rare": listed([result.classes[k] for k in result.rare_classes]) if result.rare_classes else None,
         "command": command_parts(told.experiment),
@@ -158,24 +148,6 @@ def probe_grid(told: Told) -> Markup | None:
         f"Grid of the inputs at which the probes ended, {len(known)} clients by {len(classes)} classes; "
         "classes truly held are outlined.",
     )
-
-
-def excluded(told: Told) -> list[Exclusion]:
-    """Who was left out, in which rounds, by reason."""
-    rounds: dict[tuple[str, str], list[int]] = {}
-    for record in told.rounds:
-        for client, reason in record.excluded.items():
-            rounds.setdefault((client, reason), []).append(record.round)
-    return [Exclusion(client, reason, numbers) for (client, reason), numbers in rounds.items()]
-
-
-def frozen_after(told: Told) -> int | None:
-    """The round after which weights did not change any more; None where they did until the end."""
-    standings = [(record.round, record.standing) for record in told.rounds if record.standing is not None]
-    if len(standings) < 2 or standings[-1][1] != standings[-2][1]:
-        return None
-    last = standings[-1][1]
-    return next(number for i, (number, _) in enumerate(standings) if all(s == last for _, s in standings[i:]))
 
 
 def worst_class(told: Told) -> tuple[str, float] | None:
