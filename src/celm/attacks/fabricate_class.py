@@ -76,7 +76,7 @@ class FabricateClass(Attack):
             case "copy":
                 return own[int(torch.bincount(upload.labels, minlength=upload.federation.classes).argmax())]
             case "random":
-                held = own[upload.labels.unique()]
+                held = own[sorted(set(upload.labels.tolist()))]
                 drawn = torch.randn(len(fabricated), *own.shape[1:], generator=upload.noise).to(own)
                 return drawn / lengths(drawn) * lengths(held).mean()
             case "global":
