@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -234,10 +235,12 @@ def test_random_rows_are_as_long_as_its_own_of_held_classes_are_on_average(bias:
     assert all(torch.equal(sent[name], again[name]) for name in sent)
 
 
-def test_random_rows_are_gaussian_of_every_direction_and_drawn_for_each_class_and_round() -> None:
+def test_random_rows_are_gaussian_of_every_direction_one_for_each_class_and_the_same_in_every_round() -> None:
     upload = upload_of(nn.Sequential(nn.Linear(5, 4000), nn.Linear(4000, CLASSES)))
     attack = FabricateClass(rows="random")
-    one, other = (attack.upload(upload)["1.weight"] for _ in range(2))  # the same stream goes on
+    one, later = (attack.upload(each)["1.weight"] for each in (upload, replace(upload, number=7)))
+    other = replace(attack, client="client-3").upload(upload)["1.weight"]
+    assert torch.equal(one, later)
     rows = torch.stack([one[0], one[3], other[0], other[3]])
     assert float((rows / rows.std()).mean()) == pytest.approx(0, abs=0.03)
     assert float((rows.abs() < rows.std()).double().mean()) == pytest.approx(math.erf(0.5**0.5), abs=0.02)

@@ -3,7 +3,7 @@
     head row k (W_k and b_k) -> strength * r        for every fabricated class k, where r is, by `rows`,
 
     copy      row j of its own head; j is the class it has most samples of, the lowest of several
-    random    a Gaussian row, drawn anew in every round, of the mean length of its own rows of classes it has samples of
+    random    a Gaussian row, the same in every round, of the mean length of its own rows of classes it has samples of
     global    row k of the head of the global model that the round began from
     own       row k of its own head
 
@@ -23,6 +23,7 @@ from torch import Tensor
 
 from celm.attacks.attack import Attack, Upload
 from celm.base.errors import CelmError
+from celm.base.randomness import generator
 from celm.models.state import StateDict
 from celm.rules.rule import Facts
 
@@ -77,7 +78,8 @@ class FabricateClass(Attack):
                 return own[int(torch.bincount(upload.labels, minlength=upload.federation.classes).argmax())]
             case "random":
                 held = own[sorted(set(upload.labels.tolist()))]
-                drawn = torch.randn(len(fabricated), *own.shape[1:], generator=upload.noise).to(own)
+                noise = generator(upload.federation.seed, "fabricated rows", self.client, name)
+                drawn = torch.randn(len(fabricated), *own.shape[1:], generator=noise).to(own)
                 return drawn / lengths(drawn) * lengths(held).mean()
             case "global":
                 return upload.global_model[name][fabricated]

@@ -57,6 +57,7 @@ class Diagnostics(Read):
     idle: Names | None = None
     """None where nobody looked."""
     unreadable: Names = []
+    faint: Names = []
     removed: Names = []
 
 

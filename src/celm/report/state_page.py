@@ -20,6 +20,7 @@ from celm.report.sentences import answers
 VERDICTS = {
     "idle": f"did not work: its model moved by less than {IDLE} of what is usual",
     "unreadable": "its model could not be probed: it answers with numbers that are not finite",
+    "faint": "no evidence: its model moved, but what it answers rises too little to count as learnt",
     "removed": "removed by the rule",
 }
 
