@@ -73,7 +73,7 @@ def test_every_coalition_but_the_empty_one_is_a_run_of_its_members(tmp_path: Pat
 
 @given(st.integers(1, 6))
 def test_coalitions_are_all_subsets(clients: int) -> None:
-    found = [tuple(own["run"]["clients"]) for own in coalitions(clients).values()]
+    found = [tuple(own.settings["run"]["clients"]) for own in coalitions(clients).values()]
     assert len(set(found)) == len(found) == 2**clients - 1
     assert sum(map(len, found)) == clients * 2 ** (clients - 1)
 

@@ -297,21 +297,74 @@ def test_a_study_of_ones_own_is_a_file(tmp_path, monkeypatch):
     assert answer["errors"] == {}
 
 
+WHOLE = {
+    "title": "title = 'x'",
+    "methods": "[methods]\nfedavg = {}",
+    "rows": "[[rows]]\ndataset = 'digits'\nsplit = 'pls'",
+}
+
+
 @pytest.mark.parametrize(
-    ("text", "complaint"),
+    ("changed", "complaint"),
     [
-        ("title = ", "is not TOML"),
-        ("title = 'x'\nrows = []\nmethods = {}\nsedes = [1]", "sedes"),
+        ({"title": "title = "}, "is not TOML"),
+        ({"title": "title = 'x'\nsedes = [1]"}, "sedes"),
+        ({"title": "title = 'x'\nseeds = []"}, "seeds: List should have at least 1 item"),
+        ({"title": "title = 'x'\nseeds = ['1']"}, "seeds.0: Input should be a valid integer"),
+        ({"title": "title = 'x'\nseeds = [1, 1]"}, "seeds must name each seed once"),
+        ({"title": "title = 'x'\nrows = []", "rows": ""}, "rows: List should have at least 1 item"),
+        ({"methods": "[methods]"}, "methods: Dictionary should have at least 1 item"),
+        ({"methods": "[methods]\nnone = {}"}, "unknown method 'none'"),
+        ({"methods": "[methods]\ncelm = 5"}, "methods.celm: "),
+        ({"methods": "[methods]\ncelm = { warmup = 5 }"}, "methods.celm: 'warmup' is no table of settings"),
         (
-            "title = 'x'\n[methods]\nnone = {}\n[[rows]]\ndataset = 'digits'\nsplit = 'pls'",
-            "unknown method 'none'",
+            {"methods": "[methods]\ncelm = { run = 5 }"},
+            "methods.celm.run: Input should be a valid dictionary",
+        ),
+        (
+            {"methods": "[methods]\nfoo = { method = 5 }"},
+            "methods.foo.method: Input should be a valid string",
+        ),
+        (
+            {"rows": "[[rows]]\ndataset = 'digits'\nsplit = 'pls'\nrounds = 10"},
+            "rows.0: 'rounds' is no table",
+        ),
+        ({"rows": "[[rows]]\ndataset = { limit = 3 }\nsplit = 'pls'"}, "rows.0.dataset.name: Field required"),
+        (
+            {"rows": "[[rows]]\ndataset = 'digits'\nsplit = { clients = 3 }"},
+            "rows.0.split.name: Field required",
+        ),
+        (
+            {"rows": "[[rows]]\ndataset = 'digits'\nsplit = { name = 'pls', clients = 'x' }"},
+            "rows.0.split.clients: Input should be a valid integer",
+        ),
+        (
+            {"rows": "[[rows]]\ndataset = 'digits'\nsplit = { name = 'dirichlet', alpha = 'x' }"},
+            "rows.0.split.alpha: Input should be a valid number",
         ),
     ],
 )
-def test_a_file_that_is_no_study_is_refused(tmp_path, text, complaint):
-    (tmp_path / "bad.toml").write_text(text)
-    with pytest.raises(CelmError, match=complaint):
+def test_a_file_that_is_no_study_is_refused(tmp_path, changed, complaint):
+    (tmp_path / "bad.toml").write_text("\n".join({**WHOLE, **changed}.values()))
+    result = CliRunner().invoke(app, ["study", str(tmp_path / "bad.toml"), "--dry-run"])
+    assert result.exit_code == 2, result.exception
+    assert result.stderr.count("\n") == 1
+    assert complaint in result.stderr
+
+
+def test_a_file_that_is_no_text_is_refused(tmp_path):
+    (tmp_path / "bad.toml").write_bytes("title = 'Größe'".encode("latin-1"))
+    with pytest.raises(CelmError, match="it is not text"):
         load_study(str(tmp_path / "bad.toml"))
+
+
+def test_a_name_may_stand_for_a_table_in_rows_and_methods(tmp_path):
+    (tmp_path / "own.toml").write_text(
+        "title = 'x'\nseeds = [1]\n[methods]\ncelm = { probe = 'fast' }\n"
+        "[[rows]]\ndataset = 'digits'\nsplit = 'pls'\nmodel = 'mlp'"
+    )
+    (cell,) = study_cells(load_study(str(tmp_path / "own.toml")), Scale.paper, tmp_path).values()
+    assert (cell.experiment.model.name, cell.experiment.probe.steps) == ("mlp", 50)
 
 
 def test_a_file_that_is_not_there_is_said_so(tmp_path):

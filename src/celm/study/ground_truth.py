@@ -204,9 +204,9 @@ def save_truth(study: Study, outcomes: Mapping[Key, Outcome], folder: Path) -> N
 
 def needs(study: Study, method: str) -> str:
     """What an estimator must be given, in words."""
-    settings = study.methods[method]
-    name, _ = parse_method(settings.get("method", method))
-    rule = rules.build(name, settings.get("rule", {}))
+    own = study.methods[method]
+    name, _ = parse_method(own.method or method)
+    rule = rules.build(name, own.settings.get("rule", {}))
     parts = {
         "held-out data": rule.needs.validation,
         "reported sizes": rule.needs.sizes or getattr(rule, "by_size", False),

@@ -69,8 +69,9 @@ def holds(cell: Cell) -> bool:
 
 
 def experiment_of(study: Study, row: Row, method: str, seed: int, scale: Scale) -> Experiment:
-    own = dict(study.methods_of(row)[method])
-    rule, objective = parse_method(own.pop("method", method))
+    chosen = study.methods_of(row)[method]
+    own = chosen.settings
+    rule, objective = parse_method(chosen.method or method)
     tables = scaled(row.settings, scale)
     tables["rule"] = {"name": rule}
     tables["objective"] = {"name": objective}

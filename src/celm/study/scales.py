@@ -56,7 +56,7 @@ def rows_at(study: Study, scale: Scale) -> list[Row]:
         return list(study.rows)
     once = {row.split_label: row for row in reversed(study.rows)}
     few = [row for row in study.rows if once[row.split_label] is row]
-    return [row.model_copy(update={"split": {**row.settings["split"], "clients": 3}}) for row in few]
+    return [row.model_copy(update={"split": row.split.model_copy(update={"clients": 3})}) for row in few]
 
 
 def seeds_at(seeds: Sequence[int], scale: Scale) -> list[int]:
