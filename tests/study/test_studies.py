@@ -14,7 +14,7 @@ from celm.cli.app import app
 from celm.cli.study import save_errors
 from celm.report.html import report
 from celm.study.declaration import load_study, study_names
-from celm.study.grid import run_grid
+from celm.study.grid import rounds_done, run_grid
 from celm.study.paper import printed
 from celm.study.processes import Processes
 from celm.study.running import study_cells, with_earlier
@@ -158,6 +158,36 @@ def test_parts_that_are_run_one_after_another_come_to_one_table(tmp_path):
     place = tmp_path / "cells" / "fashion_mnist_iid-fedavg-seed42" / "settings.toml"
     place.write_text(place.read_text().replace("rounds = 3", "rounds = 4"))
     assert [cell["column"] for cell in run("dataset=fashion_mnist method=celm")] == ["celm"]
+
+
+def test_a_damaged_run_fails_alone_and_the_rest_of_the_table_is_made(tmp_path):
+    arguments = ["study", "iid", "--scale=smoke", f"--out={tmp_path}", "--workers=1", "--format=json"]
+    arguments.append("--only=dataset=fashion_mnist method=fedavg,shapfed,celm")
+    assert CliRunner().invoke(app, arguments).exit_code == 0
+    cells = tmp_path / "cells"
+    (cells / "fashion_mnist_iid-fedavg-seed42" / "rounds.jsonl").write_text("{}\nnot JSON\n")
+    (cells / "fashion_mnist_iid-shapfed-seed42" / "settings.toml").write_text("[run")
+    again = CliRunner().invoke(app, arguments)
+    assert again.exit_code == 2
+    assert "2 of 3 runs failed" in again.stderr
+    found = json.loads((tmp_path / "table.json").read_text())["cells"]
+    assert {cell["column"]: cell["count"] for cell in found} == {"fedavg": 0, "shapfed": 0, "celm": 1}
+    errors = json.loads((tmp_path / "errors.json").read_text())
+    assert "line 2 is not JSON" in errors["fashion_mnist iid-fedavg-42"]
+    assert "settings.toml" in errors["fashion_mnist iid-shapfed-42"]
+    # Also where another part is asked for, and whatever else is wrong with a record.
+    (cells / "fashion_mnist_iid-celm-seed42" / "result.json").write_text("{}")
+    arguments[-1] = "--only=dataset=cifar10 method=fedavg"
+    assert CliRunner().invoke(app, arguments).exit_code == 0
+    assert len(json.loads((tmp_path / "errors.json").read_text())) == 3
+
+
+@pytest.mark.parametrize("number", ["x", None, [1], -1])
+def test_a_round_that_is_no_number_counts_as_none_done(tmp_path, number):
+    cell = next(iter(study_cells(load_study("iid"), Scale.smoke, tmp_path).values()))
+    cell.place.mkdir(parents=True)
+    (cell.place / "rounds.jsonl").write_text(json.dumps({"round": number}) + "\n")
+    assert rounds_done(cell) == 0
 
 
 def test_errors_of_earlier_parts_stay_until_their_runs_are_done(tmp_path):

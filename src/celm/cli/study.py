@@ -74,7 +74,7 @@ def command(
     from celm.study.grid import run_grid
     from celm.study.ground_truth import save_truth
     from celm.study.record import record_study
-    from celm.study.running import study_cells, study_table, with_earlier
+    from celm.study.running import measure_runs, study_cells, study_table, with_earlier
     from celm.study.scales import Scale
     from celm.study.table import save_table
 
@@ -98,11 +98,12 @@ def command(
         results = run_grid(
             list(cells.values()), lambda: make_pool(pool, workers, address), with_logs(watch, targets)
         )
-    outcomes = with_earlier(study, size, place, dict(zip(cells, results, strict=True)))
-    table = study_table(study, outcomes, size)
+    held = with_earlier(study, size, place, dict(zip(cells, results, strict=True)))
+    outcomes, figures = measure_runs(study, held)
+    table = study_table(study, outcomes, figures, size)
     save_table(table, place)
     record_study(study, name, size, place, only)
-    times = study_table(study, outcomes, size, wall_clock=True)
+    times = study_table(study, outcomes, figures, size, wall_clock=True)
     if times.rows:
         save_table(times, place, "times")
     told = {key: "-".join(map(str, key)) for key in outcomes}

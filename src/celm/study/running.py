@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -16,7 +17,7 @@ from celm.federation.presets import with_preset
 from celm.federation.run import Run
 from celm.study.compare import parse_method
 from celm.study.declaration import Row, Study, slug
-from celm.study.grid import Cell, Key, Outcome, check_place, settled
+from celm.study.grid import Cell, Key, Outcome, check_place, settled, told
 from celm.study.ground_truth import truth_table
 from celm.study.measures import LOW_IS_GOOD, PERCENT, WALL_CLOCK, measured
 from celm.study.paper import printed
@@ -145,8 +146,36 @@ def facts_of(study: Study, row: Row, method: str, seed: int) -> dict[str, set[st
     return {name: {slug(value) for value in values} for name, values in facts.items()}
 
 
+Measured = Mapping[Key, Mapping[str, float | None]]
+"""Of every finished run, by metric."""
+
+
+def measure_runs(study: Study, outcomes: Mapping[Key, Outcome]) -> tuple[dict[Key, Outcome], Measured]:
+    """Every finished run of a method read once, and what its row asks of it.
+
+    A run that cannot be read, or measured, becomes a failed one; the others keep their figures.
+    """
+    metrics = {row.label: row.metrics or study.metrics for row in study.rows}
+    known, found = dict(outcomes), {}
+    for key, outcome in outcomes.items():
+        row, method, _ = key
+        if outcome.result is None or method not in study.methods:
+            continue
+        try:
+            run = Run.read(Folder.open(outcome.cell.place))
+            found[key] = {metric: measured(metric, run) for metric in metrics[row]}
+        except Exception as error:  # whatever a damaged file leads to
+            again = f"delete {outcome.cell.place} to have it run again"
+            known[key] = replace(outcome, result=None, error=f"{told(error)} ({again})")
+    return known, found
+
+
 def study_table(
-    study: Study, outcomes: Mapping[Key, Outcome], scale: Scale, wall_clock: bool = False
+    study: Study,
+    outcomes: Mapping[Key, Outcome],
+    figures: Measured,
+    scale: Scale,
+    wall_clock: bool = False,
 ) -> Table:
     """Rows by methods and metrics, with the paper's figures at the paper's scale.
 
@@ -168,8 +197,8 @@ def study_table(
                 else f"{row.label} {metric}"
             )
             for method in study.methods:
-                runs = finished_runs(outcomes, row.label, method)
-                values = [value for run in runs if (value := measured(metric, run)) is not None]
+                runs = [of_run for key, of_run in figures.items() if key[:2] == (row.label, method)]
+                values = [value for of_run in runs if (value := of_run[metric]) is not None]
                 column = metric if one_method(study) else method
                 if any(key[:2] == (row.label, method) for key in outcomes):
                     rows = [*rows, label] if label not in rows else rows
@@ -189,8 +218,3 @@ def study_table(
 def one_method(study: Study) -> bool:
     """Then the metrics are the columns."""
     return len(study.methods) == 1
-
-
-def finished_runs(outcomes: Mapping[Key, Outcome], row: str, method: str) -> Sequence[Run]:
-    done = [o for (r, m, _), o in outcomes.items() if (r, m) == (row, method) and o.result is not None]
-    return [Run.read(Folder.open(outcome.cell.place)) for outcome in done]
