@@ -382,6 +382,19 @@ def test_a_file_that_is_no_study_is_refused(tmp_path, changed, complaint):
     assert complaint in result.stderr
 
 
+def test_words_of_a_file_are_no_markup(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    about = 'about = "See [1], [/x]\\u0007 and 5 %"'
+    own = OWN.replace("[methods]", f"{about}\n[methods]").replace('"long"', '"[/b] long"')
+    (tmp_path / "mine[i].toml").write_text(own.replace("Mine", "[/u] Mine"))
+    arguments = ["study", "mine[i].toml", "--scale=smoke", "--workers=1"]
+    for more in ((), ("--dry-run",)):
+        done = CliRunner().invoke(app, [*arguments, *more])
+        assert done.exit_code == 0, done.exception
+        assert "[/u] Mine" in done.stdout
+        assert ("See [1], [/x]\\x07 and 5 %" in done.stdout) == (not more)
+
+
 def test_a_file_that_is_no_text_is_refused(tmp_path):
     (tmp_path / "bad.toml").write_bytes("title = 'Größe'".encode("latin-1"))
     with pytest.raises(CelmError, match="it is not text"):

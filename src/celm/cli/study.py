@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.markup import escape
+from rich.text import Text
 
 from celm.base.errors import CelmError
 from celm.base.files import dump_json, write_text
 from celm.cli import options
 from celm.cli.grid_view import grid_view, with_logs
-from celm.cli.output import Format, console, print_json
+from celm.cli.output import Format, console, print_json, printable
 from celm.cli.tables import comparison_table
 
 if TYPE_CHECKING:
@@ -91,7 +91,8 @@ def command(
         if format is Format.json:
             print_json({"study": study.name, "scale": scale, **cost})
         else:
-            console().print(f"{escape(study.title)}: {cost['runs']} runs, {cost['done']} of them done")
+            told = f"{printable(study.title)}: {cost['runs']} runs, {cost['done']} of them done"
+            console().print(Text(told))
             console().print(f"about {cost['hours']:.2f} hours on one core")
         return
     with grid_view(study.name, quiet=format is Format.json) as watch:
@@ -128,8 +129,8 @@ def command(
         if times.rows:
             console().print(comparison_table(times, console().width))
         if study.about:
-            console().print(study.about, style="dim")
-        console().print(f"folder: {escape(str(place))}", soft_wrap=True)
+            console().print(Text(printable(" ".join(study.about.split())), style="dim"))
+        console().print(Text(f"folder: {printable(str(place))}"), soft_wrap=True)
     if failed:
         first = next(iter(failed.items()))
         raise CelmError(f"{len(failed)} of {len(cells)} runs failed, the first {first[0]}: {first[1]}")
