@@ -12,7 +12,9 @@ from typer.testing import CliRunner
 from celm.base.errors import CelmError
 from celm.cli.app import app
 from celm.cli.study import save_errors
+from celm.federation.assembly import assemble
 from celm.report.html import report
+from celm.study import costs
 from celm.study.declaration import load_study, study_names
 from celm.study.grid import rounds_done, run_grid
 from celm.study.paper import printed
@@ -300,6 +302,55 @@ def test_dry_run_says_how_much_there_is_to_do(tmp_path):
     assert (found["runs"], found["done"]) == (10, 0)
     assert found["hours"] > 0
     assert not list(tmp_path.iterdir())
+
+
+VARIED = """
+title = "Varied"
+seeds = [1]
+[methods]
+fedavg = {}
+"some" = { method = "fedavg", run = { participation = 0.5 } }
+"held out" = { method = "fedavg", run = { validation = 0.2 } }
+"alone" = { method = "fedavg", run = { clients = ["client-0"] } }
+"twice" = { method = "fedavg", train = { epochs = 2 } }
+"prox" = { method = "fedprox" }
+[[rows]]
+dataset = "digits"
+split = "pls"
+[[rows]]
+name = "three"
+dataset = "digits"
+split = { name = "dirichlet", alpha = 0.1, clients = 3 }
+"""
+
+
+def test_dry_run_counts_the_samples_of_every_run(tmp_path, monkeypatch):
+    (tmp_path / "varied.toml").write_text(VARIED)
+    cells = study_cells(load_study(str(tmp_path / "varied.toml")), Scale.paper, tmp_path / "out")
+    timed = []
+    monkeypatch.setattr(costs, "seconds_a_sample", lambda bench: timed.append(bench) or 1.0)
+    for cell in cells.values():
+        settings = cell.experiment
+        holdings = assemble(settings).workbench.holdings.values()
+        samples = sum(len(holding.rows) for holding in holdings)
+        expected = samples * settings.run.rounds * settings.run.participation * settings.train.epochs
+        assert costs.expected_seconds([cell]) == pytest.approx(expected)
+    timed.clear()
+    whole = costs.expected_seconds(list(cells.values()))
+    assert whole == pytest.approx(sum(costs.expected_seconds([cell]) for cell in cells.values()))
+    assert len(timed) == 3 + len(cells)
+
+
+def test_dry_run_goes_on_where_the_run_does(tmp_path):
+    arguments = ["study", "iid", "--scale=smoke", "--dry-run", f"--out={tmp_path}", "--format=json"]
+    cell = next(iter(study_cells(load_study("iid"), Scale.smoke, tmp_path).values()))
+    cell.place.mkdir(parents=True)
+    (cell.place / "settings.toml").write_text(cell.experiment.to_toml())
+    (cell.place / "result.json").write_text("{")
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 0, result.stderr
+    found = json.loads(result.stdout)
+    assert (found["runs"], found["done"], found["damaged"]) == (10, 0, 1)
 
 
 OWN = """

@@ -92,6 +92,7 @@ def command(
             print_json({"study": study.name, "scale": scale, **cost})
         else:
             told = f"{printable(study.title)}: {cost['runs']} runs, {cost['done']} of them done"
+            told += f", {cost['damaged']} damaged" if cost["damaged"] else ""
             console().print(Text(told))
             console().print(f"about {cost['hours']:.2f} hours on one core")
         return
