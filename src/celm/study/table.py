@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -126,13 +127,14 @@ class Table:
         return [(row, column) for row in self.rows for column in self.columns]
 
     def to_markdown(self) -> str:
-        lines = [f"**{self.title}**", "", "| | " + " | ".join(self.columns) + " |"]
+        lines = [f"**{marked_down(self.title)}**", ""]
+        lines.append("| | " + " | ".join(map(marked_down, self.columns)) + " |")
         lines.append("|---" * (len(self.columns) + 1) + "|")
         for row in self.rows:
             cells = [
                 self.cell(row, column, ("**", "**"), ("<u>", "</u>"), " ± ", SHORT) for column in self.columns
             ]
-            lines.append(f"| {row} | " + " | ".join(cells) + " |")
+            lines.append(f"| {marked_down(row)} | " + " | ".join(cells) + " |")
         lines += ["", self.note] if self.note else []
         return "\n".join(lines) + "\n"
 
@@ -174,11 +176,34 @@ class Table:
         return f"{shown} ({beside})" if beside else shown
 
 
+LATEX = {char: f"\\{char}" for char in "_%&#${}"} | {
+    "\\": r"\textbackslash{}",
+    "^": r"\textasciicircum{}",
+    "~": r"\textasciitilde{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "|": r"\textbar{}",
+}
+MARKDOWN = re.compile(r"[\\|<*`~\[]|&(?=[#A-Za-z])|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])")
+"""What could be read as markup; an underscore within a word is not."""
+
+
 def escaped(text: str) -> str:
-    """Text for LaTeX."""
-    return "".join(
-        {"_": r"\_", "%": r"\%", "&": r"\&", "#": r"\#", "$": r"\$"}.get(char, char) for char in text
-    )
+    """Text for LaTeX, on one line.
+
+    >>> print(escaped("50 % of ^2"))
+    50 \\% of \\textasciicircum{}2
+    """
+    return "".join(LATEX.get(char, char) for char in " ".join(text.split()))
+
+
+def marked_down(text: str) -> str:
+    """Text for a cell of Markdown, on one line.
+
+    >>> print(marked_down("fashion_mnist a|b <i>"))
+    fashion_mnist a\\|b \\<i>
+    """
+    return MARKDOWN.sub(r"\\\g<0>", " ".join(text.split()))
 
 
 def save_table(table: Table, folder: Path, name: str = "table") -> None:
