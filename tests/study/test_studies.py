@@ -143,6 +143,13 @@ def test_only_takes_names_with_spaces_in_quotes_or_as_in_folders(tmp_path):
     assert methods("lm-grid", "method=L_25_lr_0.001") == {"L=25 lr=0.001"}
     cells = study_cells(load_study("fedisic"), Scale.paper, tmp_path, "row=fedisic_features_natural_lr_0.1")
     assert {row for row, _, _ in cells} == {"fedisic_features natural, lr 0.1"}
+    for only in (
+        "row='fedisic_features natural, lr 0.1'",
+        "row='fedisic_features natural, lr 0.1,fedisic_features natural'",
+    ):
+        cells = study_cells(load_study("fedisic"), Scale.paper, tmp_path, f"{only} method=celm seed=42")
+        assert "fedisic_features natural, lr 0.1" in {row for row, _, _ in cells}
+        assert len(cells) == 1 + only.count(",fed")
 
 
 def test_parts_that_are_run_one_after_another_come_to_one_table(tmp_path):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
@@ -84,18 +84,16 @@ def experiment_of(study: Study, row: Row, method: str, seed: int, scale: Scale) 
     return resolve(Experiment.parse(with_preset(tables, "paper")))
 
 
-def parse_filter(only: str) -> dict[str, set[str]]:
+def parse_filter(only: str) -> dict[str, list[str]]:
     """
-    >>> parse_filter("split=pls seed=42,43") == {"split": {"pls"}, "seed": {"42", "43"}}
-    True
-    >>> parse_filter("method='shared heads'")
-    {'method': {'shared_heads'}}
+    >>> parse_filter("split=pls seed=42,43 method='shared heads'")
+    {'split': ['pls'], 'seed': ['42,43'], 'method': ['shared heads']}
     """
     try:
         parts = shlex.split(only)
     except ValueError:
         raise CelmError(f"--only: '{only}' has a quote that does not end") from None
-    wanted: dict[str, set[str]] = {}
+    wanted: dict[str, list[str]] = {}
     for part in parts:
         key, equals, value = part.partition("=")
         if key not in FILTERS or not equals:
@@ -103,35 +101,50 @@ def parse_filter(only: str) -> dict[str, set[str]]:
                 f"--only: '{part}' is not a filter",
                 f"as in dataset=fashion_mnist split=pls method=fedavg,celm; by {', '.join(FILTERS)}",
             )
-        wanted.setdefault(key, set()).update(slug(one) for one in value.split(","))
+        wanted.setdefault(key, []).append(value)
     return wanted
+
+
+def names_in(value: str, known: Collection[str]) -> Iterator[str]:
+    """The names in a list with commas; those that are known may have commas of their own.
+
+    >>> list(names_in("a, b,c", known={"a, b", "c", "d"}))
+    ['a, b', 'c']
+    """
+    parts = value.split(",")
+    while parts:
+        wholes = {end: ",".join(parts[:end]) for end in range(len(parts), 0, -1)}
+        end = next((end for end, whole in wholes.items() if whole in known), 1)
+        yield wholes[end]
+        parts = parts[end:]
 
 
 def chosen(study: Study, scale: Scale, only: str) -> list[tuple[Row, str, int]]:
     """Row, method and seed of every run that `only` keeps. A value that fits no run at all is a mistake."""
-    wanted = parse_filter(only)
-    known: dict[str, set[str]] = {name: set() for name in FILTERS}
-    kept = []
-    for row in rows_at(study, scale):
-        for method in study.methods_of(row):
-            for seed in seeds_at(study.seeds, scale):
-                facts = facts_of(study, row, method, seed)
-                for name, values in facts.items():
-                    known[name] |= values
-                # Coalitions are no methods to choose from: without all of them nothing is known.
-                asked = {name: values for name, values in wanted.items() if name in facts}
-                if all(values & facts[name] for name, values in asked.items()):
-                    kept.append((row, method, seed))
-    for name, values in wanted.items():
-        for value in sorted(values - known[name]):
-            raise CelmError(
-                f"--only: study '{study.name}' has no {name} '{value}'", nearest(value, known[name])
-            )
-    return kept
+    runs = [
+        (row, method, seed)
+        for row in rows_at(study, scale)
+        for method in study.methods_of(row)
+        for seed in seeds_at(study.seeds, scale)
+    ]
+    facts = [facts_of(study, *run) for run in runs]
+    asked: dict[str, set[str]] = {}
+    for name, lists in parse_filter(only).items():
+        known = {value for fact in facts for value in fact.get(name, ())}
+        slugs = {slug(value) for value in known}
+        asked[name] = {slug(value) for text in lists for value in names_in(text, known)}
+        for value in sorted(asked[name] - slugs):
+            raise CelmError(f"--only: study '{study.name}' has no {name} '{value}'", nearest(value, slugs))
+    # Coalitions are no methods to choose from: without all of them nothing is known.
+    return [
+        run
+        for run, fact in zip(runs, facts, strict=True)
+        if all(values & set(map(slug, fact[name])) for name, values in asked.items() if name in fact)
+    ]
 
 
 def facts_of(study: Study, row: Row, method: str, seed: int) -> dict[str, set[str]]:
-    """What a run may be chosen by."""
+    """What a run may be chosen by; nothing where it is not known."""
     settings = row.settings
     facts = {
         "dataset": {settings["dataset"]["name"]},
@@ -143,7 +156,7 @@ def facts_of(study: Study, row: Row, method: str, seed: int) -> dict[str, set[st
     }
     if method not in study.methods:
         del facts["method"]
-    return {name: {slug(value) for value in values} for name, values in facts.items()}
+    return facts
 
 
 Measured = Mapping[Key, Mapping[str, float | None]]
