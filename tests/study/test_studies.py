@@ -152,6 +152,13 @@ def test_only_takes_names_with_spaces_in_quotes_or_as_in_folders(tmp_path):
         assert len(cells) == 1 + only.count(",fed")
 
 
+def test_only_does_not_guess_how_many_clients_the_data_has(tmp_path):
+    with pytest.raises(CelmError, match="has no clients '5'"):
+        study_cells(load_study("fedisic"), Scale.paper, tmp_path, "clients=5")
+    assert len(study_cells(load_study("main"), Scale.paper, tmp_path, "clients=5 split=pls seed=42")) == 10
+    assert len(study_cells(load_study("clients-20"), Scale.smoke, tmp_path, "clients=20 method=celm")) == 6
+
+
 def test_parts_that_are_run_one_after_another_come_to_one_table(tmp_path):
     def run(only):
         arguments = ["study", "iid", "--scale=smoke", f"--out={tmp_path}", "--workers=1", f"--only={only}"]
@@ -421,6 +428,13 @@ WHOLE = {
         (
             {"rows": "[[rows]]\ndataset = 'digits'\nsplit = { clients = 3 }"},
             "rows.0.split.name: Field required",
+        ),
+        (
+            {
+                "title": "title = 'x'\nground_truth = true",
+                "rows": "[[rows]]\ndataset = 'fedisic'\nsplit = 'natural'",
+            },
+            "row 'fedisic natural' does not say how many clients there are",
         ),
         (
             {"rows": "[[rows]]\ndataset = 'digits'\nsplit = { name = 'pls', clients = 'x' }"},

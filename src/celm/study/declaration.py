@@ -91,8 +91,9 @@ class Row(Tables):
         return self.name or f"{self.dataset.name} {self.split_label}"
 
     @property
-    def clients(self) -> int:
-        return self.split.clients
+    def clients(self) -> int | None:
+        """How many the split deals to; None where the data has its own."""
+        return None if self.split.name == "natural" else self.split.clients
 
 
 class Study(BaseModel):
@@ -114,6 +115,9 @@ class Study(BaseModel):
             checked(metric)
         for label, own in self.methods.items():
             parse_method(own.method or label)
+        for row in self.rows:
+            if self.ground_truth and row.clients is None:
+                raise ValueError(f"ground_truth: row '{row.label}' does not say how many clients there are")
         if len(set(self.seeds)) < len(self.seeds):
             raise ValueError("seeds must name each seed once")
         for what, labels in (("rows", [row.label for row in self.rows]), ("methods", list(self.methods))):
@@ -132,7 +136,7 @@ class Study(BaseModel):
 
     def methods_of(self, row: Row) -> dict[str, Method]:
         """What runs in a row: the methods and, where the truth is asked for, every coalition."""
-        return {**self.methods, **(coalitions(row.clients) if self.ground_truth else {})}
+        return {**self.methods, **(coalitions(row.clients or 0) if self.ground_truth else {})}
 
 
 def slug(text: object) -> str:

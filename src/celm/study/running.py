@@ -150,7 +150,7 @@ def facts_of(study: Study, row: Row, method: str, seed: int) -> dict[str, set[st
         "dataset": {settings["dataset"]["name"]},
         "split": {settings["split"]["name"], row.split_label},
         "row": {row.label},
-        "clients": {str(row.clients)},
+        "clients": set() if row.clients is None else {str(row.clients)},
         "method": {method},
         "seed": {str(seed)},
     }
