@@ -15,7 +15,7 @@ from celm.cli.study import save_errors
 from celm.federation.assembly import assemble
 from celm.report.html import report
 from celm.study import costs
-from celm.study.declaration import load_study, study_names
+from celm.study.declaration import Study, load_study, study_names
 from celm.study.grid import rounds_done, run_grid
 from celm.study.paper import printed
 from celm.study.processes import Processes
@@ -256,6 +256,32 @@ def test_no_two_runs_are_given_one_folder(tmp_path):
 def test_quick_is_never_longer_than_the_paper(tmp_path):
     tables = {"dataset": {"name": "fashion_mnist"}, "split": {"name": "pls"}, "run": {"rounds": 5}}
     assert scaled(tables, Scale.quick)["run"]["rounds"] == 5
+
+
+def test_the_scale_holds_for_what_methods_set_too(tmp_path):
+    own = {
+        "fedavg": {},
+        "short": {"method": "fedavg", "run": {"rounds": 7}},
+        "long": {"method": "fedavg", "run": {"rounds": 500}, "train": {"decay_at": [250], "batch": 8}},
+        "much": {"method": "fedavg", "dataset": {"limit": 5000}},
+        "little": {"method": "fedavg", "dataset": {"limit": 50}},
+        "probed": {"method": "celm", "probe": {"steps": 400}},
+    }
+    row = {"dataset": "digits", "split": "pls", "run": {"rounds": 100}}
+    study = Study.model_validate({"name": "own", "title": "x", "methods": own, "rows": [row]})
+
+    def at(scale):
+        return {key[1]: cell.experiment for key, cell in study_cells(study, scale, tmp_path).items()}
+
+    smoke, quick, paper = at(Scale.smoke), at(Scale.quick), at(Scale.paper)
+    assert {each.run.rounds for each in smoke.values()} == {3}
+    assert {each.train.batch for each in smoke.values()} == {32}
+    assert {each.dataset.limit for each in smoke.values()} == {None}
+    assert (smoke["fedavg"].probe.steps, smoke["probed"].probe.steps) == (5, 10)
+    assert [quick[name].run.rounds for name in ("fedavg", "short", "long")] == [20, 7, 100]
+    assert quick["long"].train.decay_at == (50,)
+    assert [quick[name].dataset.limit for name in ("fedavg", "much", "little")] == [1000, 1000, 50]
+    assert [paper[name].run.rounds for name in ("fedavg", "short", "long")] == [100, 7, 500]
 
 
 def test_unknown_study_and_scale_are_refused(tmp_path):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import shlex
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
@@ -25,8 +24,6 @@ from celm.study.scales import Scale, rows_at, scaled, seeds_at
 from celm.study.table import Figure, Table
 
 FILTERS = ("dataset", "split", "row", "clients", "method", "seed")
-SMOKE_STEPS = 40
-"""Probe steps for which a smoke test takes one: the usual 200 are 5, and methods that differ in them still do."""
 
 
 def study_cells(study: Study, scale: Scale, out: Path, only: str = "") -> dict[Key, Cell]:
@@ -73,13 +70,10 @@ def experiment_of(study: Study, row: Row, method: str, seed: int, scale: Scale) 
     chosen = study.methods_of(row)[method]
     own = chosen.settings
     rule, objective = parse_method(chosen.method or method)
-    tables = scaled(row.settings, scale)
-    tables["rule"] = {"name": rule}
-    tables["objective"] = {"name": objective}
+    tables = {**row.settings, "rule": {"name": rule}, "objective": {"name": objective}}
     for name, settings in own.items():
         tables[name] = {**tables.get(name, {}), **settings}
-    if scale is Scale.smoke and isinstance(steps := own.get("probe", {}).get("steps"), int):
-        tables["probe"]["steps"] = math.ceil(steps / SMOKE_STEPS)
+    tables = scaled(tables, scale)
     tables["run"] = {**tables.get("run", {}), "seed": seed, "workers": 0}
     return resolve(Experiment.parse(with_preset(tables, "paper")))
 
@@ -134,7 +128,10 @@ def chosen(study: Study, scale: Scale, only: str) -> list[tuple[Row, str, int]]:
         slugs = {slug(value) for value in known}
         asked[name] = {slug(value) for text in lists for value in names_in(text, known)}
         for value in sorted(asked[name] - slugs):
-            raise CelmError(f"--only: study '{study.name}' has no {name} '{value}'", nearest(value, slugs))
+            raise CelmError(
+                f"--only: study '{study.name}' has no {name} '{value}'",
+                nearest(value, slugs) if slugs else None,
+            )
     # Coalitions are no methods to choose from: without all of them nothing is known.
     return [
         run
