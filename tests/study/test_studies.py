@@ -405,6 +405,22 @@ run = { rounds = 2 }
 """
 
 
+def test_a_table_may_show_how_unequal_weights_are(tmp_path):
+    (tmp_path / "mine.toml").write_text(
+        OWN.replace("[methods]", "metrics = ['gini']\n[methods]\nfedavg = {}")
+    )
+    arguments = ["study", str(tmp_path / "mine.toml"), "--scale=smoke", "--workers=1", "--format=json"]
+    done = CliRunner().invoke(app, [*arguments, f"--out={tmp_path / 'out'}"])
+    assert done.exit_code == 0, done.output
+    fedavg, long = json.loads(done.stdout)["cells"]
+    assert fedavg["mean"] == pytest.approx(0, abs=1e-9)
+    (place,) = (tmp_path / "out" / "cells").glob("*long*")
+    weights = list(json.loads((place / "result.json").read_text())["weights"].values())
+    apart = sum(abs(a - b) for a in weights for b in weights)
+    assert long["mean"] == pytest.approx(apart / (2 * len(weights) * sum(weights)))
+    assert not long["ranked"]
+
+
 def test_a_study_of_ones_own_is_a_file(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.toml").write_text(OWN)

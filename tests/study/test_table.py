@@ -172,6 +172,13 @@ def test_json_and_csv_say_the_same():
     assert next(row for row in rows if row["row"] == "cgsv")["mean"] == ""
 
 
+def test_figures_of_which_neither_end_is_better_are_not_marked():
+    ours = {("r", name): Figure.of([value], ranked=False) for name, value in (("a", 0.1), ("b", 0.3))}
+    table = Table("", ["r"], ["a", "b"], ours, {}, "columns")
+    assert [table.place("r", column) for column in table.columns] == [0, 0]
+    assert [cell["ranked"] for cell in table.to_json()["cells"]] == [False, False]
+
+
 def test_where_nothing_competes_nothing_is_marked():
     table = replace(TABLE, compete="none")
     assert [table.place(row, "accuracy") for row in table.rows] == [0, 0, 0, 0]

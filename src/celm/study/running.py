@@ -18,7 +18,7 @@ from celm.study.compare import parse_method
 from celm.study.declaration import Row, Study, slug
 from celm.study.grid import Cell, Key, Outcome, check_place, settled, told
 from celm.study.ground_truth import truth_table
-from celm.study.measures import LOW_IS_GOOD, PERCENT, WALL_CLOCK, measured
+from celm.study.measures import LOW_IS_GOOD, PERCENT, UNRANKED, WALL_CLOCK, measured
 from celm.study.paper import printed
 from celm.study.scales import Scale, rows_at, scaled, seeds_at
 from celm.study.table import Figure, Table
@@ -214,7 +214,9 @@ def study_table(
                     rows = [*rows, label] if label not in rows else rows
                     columns = [*columns, column] if column not in columns else columns
                 if values:
-                    ours[label, column] = Figure.of(values, metric in PERCENT, metric in LOW_IS_GOOD)
+                    ours[label, column] = Figure.of(
+                        values, metric in PERCENT, metric in LOW_IS_GOOD, metric not in UNRANKED
+                    )
                 dataset = row.settings["dataset"]["name"]
                 figure = printed(study.paper or "", dataset, row.split_label, method, metric)
                 if figure is not None and scale is Scale.paper:

@@ -28,16 +28,21 @@ class Figure:
     """Whether it is shown in percent, or as it is."""
     low: bool = False
     """Whether less is better."""
+    ranked: bool = True
+    """Whether more, or less, is better at all."""
 
     @classmethod
-    def of(cls, values: Sequence[float], percent: bool = True, low: bool = False) -> Figure:
+    def of(
+        cls, values: Sequence[float], percent: bool = True, low: bool = False, ranked: bool = True
+    ) -> Figure:
         """
         >>> Figure.of([0.8, 0.9]).shown()
         '85.00 ± 7.07'
         >>> Figure.of([0.8, 0.9], percent=False).shown()
         '0.850 ± 0.071'
         """
-        return cls(mean(values), stdev(values) if len(values) > 1 else None, len(values), percent, low)
+        spread = stdev(values) if len(values) > 1 else None
+        return cls(mean(values), spread, len(values), percent, low, ranked)
 
     def shown(self, between: str = " ± ") -> str:
         spread = "" if self.std is None else between + self.scaled(self.std)
@@ -93,9 +98,10 @@ class Table:
         rivals = (
             [(r, column) for r in self.rows] if self.compete == "rows" else [(row, c) for c in self.columns]
         )
-        values = sorted({self.ours[key].merit for key in rivals if key in self.ours}, reverse=True)
+        figures = [self.ours[key] for key in rivals if key in self.ours]
+        values = sorted({figure.merit for figure in figures if figure.ranked}, reverse=True)
         mine = self.ours.get((row, column))
-        if self.compete == "none" or mine is None or len(values) < 2:
+        if self.compete == "none" or mine is None or not mine.ranked or len(values) < 2:
             return 0
         return {values[0]: 1, values[1]: 2}.get(mine.merit, 0)
 
@@ -107,6 +113,7 @@ class Table:
         cells = []
         for row, column in self.keys():
             ours, paper = self.ours.get((row, column)), self.paper.get((row, column))
+            kind = ours or paper or Figure(0.0, None, 0)
             cells.append(
                 {
                     "row": row,
@@ -117,8 +124,9 @@ class Table:
                     "paper_mean": paper and paper.mean,
                     "paper_std": paper and paper.std,
                     "difference": self.difference(row, column),
-                    "percent": (ours or paper or Figure(0.0, None, 0)).percent,
-                    "low": (ours or paper or Figure(0.0, None, 0)).low,
+                    "percent": kind.percent,
+                    "low": kind.low,
+                    "ranked": kind.ranked,
                 }
             )
         return {"title": self.title, "compete": self.compete, "seeds": self.seeds, "cells": cells}
