@@ -91,9 +91,9 @@ def command(
         if format is Format.json:
             print_json({"study": study.name, "scale": scale, **cost})
         else:
-            told = f"{printable(study.title)}: {cost['runs']} runs, {cost['done']} of them done"
-            told += f", {cost['damaged']} damaged" if cost["damaged"] else ""
-            console().print(Text(told))
+            damaged = f", {cost['damaged']} damaged" if cost["damaged"] else ""
+            title, done = printable(study.title), f"{cost['done']} of them done{damaged}"
+            console().print(Text(f"{title}: {cost['runs']} runs, {done}"))
             console().print(f"about {cost['hours']:.2f} hours on one core")
         return
     with grid_view(study.name, quiet=format is Format.json) as watch:

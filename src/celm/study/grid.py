@@ -173,12 +173,12 @@ def held(cell: Cell) -> Iterator[Folder]:
 def check_place(cell: Cell) -> None:
     """A folder that is there already must hold this experiment and no other."""
     try:
-        held = settings_there(cell)
+        found = settings_there(cell)
     except CelmError:
         return  # damaged: an error of that cell alone, which `settled` tells
-    if held is None:
+    if found is None:
         return
-    there, here = held.tables(), cell.experiment.tables()
+    there, here = found.tables(), cell.experiment.tables()
     for tables in (there, here):
         tables["run"].pop("workers", None)
     if there != here:
