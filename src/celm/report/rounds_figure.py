@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import numpy as np
 from matplotlib.axes import Axes
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike
 
 from celm.base.errors import CelmError
 from celm.base.names import in_order
@@ -49,7 +49,7 @@ def rounds_figure(
         return lines_figure(lines, scale, heading_text(title))
 
 
-def between(true: NDArray[np.bool_]) -> slice:
+def between(true: ArrayLike) -> slice:
     """From the first that is true to the last."""
     places = np.flatnonzero(true)
     return slice(places[0], places[-1] + 1)
