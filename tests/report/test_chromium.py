@@ -155,6 +155,20 @@ def test_a_study_fits_and_sorts(study: Path, tmp_path: Path, width: int) -> None
     assert told["sorted"]["ascending accuracy"] == ["fedavg", "celm", "fedrs"]
 
 
+def test_a_study_fits_a_phone_however_long_its_labels_are(study: Path, tmp_path: Path) -> None:
+    label = "x" * 60
+    cells = {
+        f"{method}-seed{seed}": {"row": label, "method": method.replace("celm", label), "seed": seed}
+        for method in ("fedavg", "celm")
+        for seed in (42, 43)
+    }
+    asked = {"command": ["celm", "study", "own.toml"], "title": label, "about": label, "cells": cells}
+    (study / "study.json").write_text(json.dumps(asked))
+    told = browse(report(study), tmp_path, 390)
+    assert told["width"][0] <= told["width"][1]
+    assert told["outside"] == []
+
+
 @pytest.mark.parametrize("width", [390, 1280])
 def test_a_federation_fits_and_sorts(tmp_path: Path, state: Callable[..., Path], width: int) -> None:
     told = browse(report(state(tmp_path / "state")), tmp_path, width)

@@ -125,6 +125,20 @@ def test_rounds_are_a_line_a_client_with_its_name_beside_it() -> None:
     assert np.isnan(second[1][1])
 
 
+def test_clients_without_a_finite_score_are_left_out() -> None:
+    nothing = {"a": float("nan"), "b": None, "c": float("inf")}
+    records: list[dict[str, Any]] = [
+        {"round": 1, "scores": {**nothing, "d": 0.5}},
+        {"round": 2, "scores": {**nothing, "d": 0.25}},
+        {"round": 3, "scores": nothing},
+    ]
+    axes = rounds_figure(records, "scores")
+    assert [text.get_text() for text in axes.texts] == ["d"]
+    assert named_lines(axes) == [[(1, 0.5), (2, 0.25)]]
+    with pytest.raises(CelmError, match="cannot draw the scores"):
+        rounds_figure(records[2:], "scores")
+
+
 def test_accuracy_is_the_mean_with_a_band_over_seeds() -> None:
     runs: dict[str, dict[int, list[dict[str, Any]]]] = {
         "celm": {

@@ -91,7 +91,15 @@ def test_a_missing_package_is_named_before_anything_is_run(
 
 
 def test_names_of_clients_are_made_fit_for_every_dashboard() -> None:
-    assert safe("St. Mary's/Köln <b>") == "St. Mary_s_K_ln _b_"
+    assert safe("St. Mary's/Köln <b>") == "St. Mary_s_K_ln _b_-debe"
+    assert safe("ward 1_a.b-c") == "ward 1_a.b-c"
+
+
+def test_clients_with_names_alike_are_all_told_of() -> None:
+    weights = {"a/b": 0.5, "a_b": 0.25, "a:b": 0.25}
+    told = values({"standing": weights, "scores": None})
+    assert sorted(told.values()) == [0.25, 0.25, 0.5]
+    assert told["weight/a_b"] == 0.25
 
 
 @pytest.mark.parametrize("breaks_at", ["open", "round", "end", "close"])
@@ -138,7 +146,8 @@ def test_tensorboard_has_every_round_also_of_a_run_that_was_resumed(tmp_path: Pa
     second.end(finished)
     second.close()
     assert not warnings
-    read = EventAccumulator(str(tmp_path / "a run")).Reload()
+    (place,) = tmp_path.glob("a run-*")
+    read = EventAccumulator(str(place)).Reload()
     for number in (1, 2, 3):
         told = {
             name: next((event.value for event in read.Scalars(name) if event.step == number), None)
@@ -147,6 +156,17 @@ def test_tensorboard_has_every_round_also_of_a_run_that_was_resumed(tmp_path: Pa
         assert told == pytest.approx(expected(finished, number))
     assert read.Scalars("end/accuracy")[0].value == pytest.approx(finished.accuracy)
     assert "_hparams_/session_start_info" in read.summary_metadata
+
+
+@needs("tensorboard")
+def test_tensorboard_keeps_runs_of_one_name_apart(tmp_path: Path) -> None:
+    from celm.report.loggers import tensorboard
+
+    for comparison in ("first", "second"):
+        tensorboard.open(str(tmp_path / "logs"), tmp_path / comparison / "celm-seed42", after=0).close()
+    names = [place.name for place in (tmp_path / "logs").iterdir()]
+    assert len(names) == 2
+    assert all(name.startswith("celm-seed42-") for name in names)
 
 
 @needs("mlflow")
@@ -240,4 +260,4 @@ def test_a_study_logs_each_run_it_brings_to_its_end_once(tmp_path: Path, celm: C
         assert done.returncode == 0
     (place,) = (tmp_path / "logs").iterdir()
     assert len(EventAccumulator(str(place)).Reload().Scalars("accuracy")) == 3
-    assert Folder(tmp_path / "out" / "cells" / place.name).result() is not None
+    assert Folder(tmp_path / "out" / "cells" / place.name.rpartition("-")[0]).result() is not None

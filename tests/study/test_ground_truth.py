@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from celm.cli.app import app
 from celm.study.declaration import Study, coalitions, load_study
 from celm.study.grid import Outcome
-from celm.study.ground_truth import agreement, agreements, needs, truth_of, truth_table, truths
+from celm.study.ground_truth import agreement, agreements, gains, needs, truth_of, truth_table, truths
 from celm.study.running import study_cells
 from celm.study.scales import Scale
 
@@ -56,6 +56,18 @@ def additive(members: tuple[int, ...]) -> float:
 WEIGHTS = {"celm": [0.2, 0.6, 0.2], "data_size": [1 / 3, 1 / 3, 1 / 3]}
 
 
+def test_gains_are_over_what_each_client_is_worth_alone(tmp_path: Path) -> None:
+    found = outcomes_of(tmp_path, additive, WEIGHTS)
+    for (_, method, _), outcome in found.items():
+        if method == "celm" and outcome.result:
+            outcome.result["accuracy"] = 0.8
+    (gain,) = gains(SMALL, found)
+    assert (gain["method"], gain["utility"]) == ("celm", "accuracy")
+    assert gain["by_client"] == pytest.approx({"client-0": 0.7, "client-1": 0.3, "client-2": 0.5})
+    assert gain["mean"] == pytest.approx(0.5)
+    assert gain["spread"] == pytest.approx((0.08 / 3) ** 0.5)
+
+
 def test_every_coalition_but_the_empty_one_is_a_run_of_its_members(tmp_path: Path) -> None:
     cells = study_cells(SMALL, Scale.paper, tmp_path)
     members = [cell.experiment.run.clients for key, cell in cells.items() if key[1] not in SMALL.methods]
@@ -73,7 +85,7 @@ def test_every_coalition_but_the_empty_one_is_a_run_of_its_members(tmp_path: Pat
 
 @given(st.integers(1, 6))
 def test_coalitions_are_all_subsets(clients: int) -> None:
-    found = [tuple(own["run"]["clients"]) for own in coalitions(clients).values()]
+    found = [tuple(own.settings["run"]["clients"]) for own in coalitions(clients).values()]
     assert len(set(found)) == len(found) == 2**clients - 1
     assert sum(map(len, found)) == clients * 2 ** (clients - 1)
 

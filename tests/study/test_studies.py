@@ -12,9 +12,11 @@ from typer.testing import CliRunner
 from celm.base.errors import CelmError
 from celm.cli.app import app
 from celm.cli.study import save_errors
+from celm.federation.assembly import assemble
 from celm.report.html import report
-from celm.study.declaration import load_study, study_names
-from celm.study.grid import run_grid
+from celm.study import costs
+from celm.study.declaration import Study, load_study, study_names
+from celm.study.grid import rounds_done, run_grid
 from celm.study.paper import printed
 from celm.study.processes import Processes
 from celm.study.running import study_cells, with_earlier
@@ -141,6 +143,20 @@ def test_only_takes_names_with_spaces_in_quotes_or_as_in_folders(tmp_path):
     assert methods("lm-grid", "method=L_25_lr_0.001") == {"L=25 lr=0.001"}
     cells = study_cells(load_study("fedisic"), Scale.paper, tmp_path, "row=fedisic_features_natural_lr_0.1")
     assert {row for row, _, _ in cells} == {"fedisic_features natural, lr 0.1"}
+    for only in (
+        "row='fedisic_features natural, lr 0.1'",
+        "row='fedisic_features natural, lr 0.1,fedisic_features natural'",
+    ):
+        cells = study_cells(load_study("fedisic"), Scale.paper, tmp_path, f"{only} method=celm seed=42")
+        assert "fedisic_features natural, lr 0.1" in {row for row, _, _ in cells}
+        assert len(cells) == 1 + only.count(",fed")
+
+
+def test_only_does_not_guess_how_many_clients_the_data_has(tmp_path):
+    with pytest.raises(CelmError, match="has no clients '5'"):
+        study_cells(load_study("fedisic"), Scale.paper, tmp_path, "clients=5")
+    assert len(study_cells(load_study("main"), Scale.paper, tmp_path, "clients=5 split=pls seed=42")) == 10
+    assert len(study_cells(load_study("clients-20"), Scale.smoke, tmp_path, "clients=20 method=celm")) == 6
 
 
 def test_parts_that_are_run_one_after_another_come_to_one_table(tmp_path):
@@ -158,6 +174,36 @@ def test_parts_that_are_run_one_after_another_come_to_one_table(tmp_path):
     place = tmp_path / "cells" / "fashion_mnist_iid-fedavg-seed42" / "settings.toml"
     place.write_text(place.read_text().replace("rounds = 3", "rounds = 4"))
     assert [cell["column"] for cell in run("dataset=fashion_mnist method=celm")] == ["celm"]
+
+
+def test_a_damaged_run_fails_alone_and_the_rest_of_the_table_is_made(tmp_path):
+    arguments = ["study", "iid", "--scale=smoke", f"--out={tmp_path}", "--workers=1", "--format=json"]
+    arguments.append("--only=dataset=fashion_mnist method=fedavg,shapfed,celm")
+    assert CliRunner().invoke(app, arguments).exit_code == 0
+    cells = tmp_path / "cells"
+    (cells / "fashion_mnist_iid-fedavg-seed42" / "rounds.jsonl").write_text("{}\nnot JSON\n")
+    (cells / "fashion_mnist_iid-shapfed-seed42" / "settings.toml").write_text("[run")
+    again = CliRunner().invoke(app, arguments)
+    assert again.exit_code == 2
+    assert "2 of 3 runs failed" in again.stderr
+    found = json.loads((tmp_path / "table.json").read_text())["cells"]
+    assert {cell["column"]: cell["count"] for cell in found} == {"fedavg": 0, "shapfed": 0, "celm": 1}
+    errors = json.loads((tmp_path / "errors.json").read_text())
+    assert "line 2 is not JSON" in errors["fashion_mnist iid-fedavg-42"]
+    assert "settings.toml" in errors["fashion_mnist iid-shapfed-42"]
+    # Also where another part is asked for, and whatever else is wrong with a record.
+    (cells / "fashion_mnist_iid-celm-seed42" / "result.json").write_text("{}")
+    arguments[-1] = "--only=dataset=cifar10 method=fedavg"
+    assert CliRunner().invoke(app, arguments).exit_code == 0
+    assert len(json.loads((tmp_path / "errors.json").read_text())) == 3
+
+
+@pytest.mark.parametrize("number", ["x", None, [1], -1])
+def test_a_round_that_is_no_number_counts_as_none_done(tmp_path, number):
+    cell = next(iter(study_cells(load_study("iid"), Scale.smoke, tmp_path).values()))
+    cell.place.mkdir(parents=True)
+    (cell.place / "rounds.jsonl").write_text(json.dumps({"round": number}) + "\n")
+    assert rounds_done(cell) == 0
 
 
 def test_errors_of_earlier_parts_stay_until_their_runs_are_done(tmp_path):
@@ -210,6 +256,32 @@ def test_no_two_runs_are_given_one_folder(tmp_path):
 def test_quick_is_never_longer_than_the_paper(tmp_path):
     tables = {"dataset": {"name": "fashion_mnist"}, "split": {"name": "pls"}, "run": {"rounds": 5}}
     assert scaled(tables, Scale.quick)["run"]["rounds"] == 5
+
+
+def test_the_scale_holds_for_what_methods_set_too(tmp_path):
+    own = {
+        "fedavg": {},
+        "short": {"method": "fedavg", "run": {"rounds": 7}},
+        "long": {"method": "fedavg", "run": {"rounds": 500}, "train": {"decay_at": [250], "batch": 8}},
+        "much": {"method": "fedavg", "dataset": {"limit": 5000}},
+        "little": {"method": "fedavg", "dataset": {"limit": 50}},
+        "probed": {"method": "celm", "probe": {"steps": 400}},
+    }
+    row = {"dataset": "digits", "split": "pls", "run": {"rounds": 100}}
+    study = Study.model_validate({"name": "own", "title": "x", "methods": own, "rows": [row]})
+
+    def at(scale):
+        return {key[1]: cell.experiment for key, cell in study_cells(study, scale, tmp_path).items()}
+
+    smoke, quick, paper = at(Scale.smoke), at(Scale.quick), at(Scale.paper)
+    assert {each.run.rounds for each in smoke.values()} == {3}
+    assert {each.train.batch for each in smoke.values()} == {32}
+    assert {each.dataset.limit for each in smoke.values()} == {None}
+    assert (smoke["fedavg"].probe.steps, smoke["probed"].probe.steps) == (5, 10)
+    assert [quick[name].run.rounds for name in ("fedavg", "short", "long")] == [20, 7, 100]
+    assert quick["long"].train.decay_at == (50,)
+    assert [quick[name].dataset.limit for name in ("fedavg", "much", "little")] == [1000, 1000, 50]
+    assert [paper[name].run.rounds for name in ("fedavg", "short", "long")] == [100, 7, 500]
 
 
 def test_unknown_study_and_scale_are_refused(tmp_path):
@@ -272,6 +344,55 @@ def test_dry_run_says_how_much_there_is_to_do(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+VARIED = """
+title = "Varied"
+seeds = [1]
+[methods]
+fedavg = {}
+"some" = { method = "fedavg", run = { participation = 0.5 } }
+"held out" = { method = "fedavg", run = { validation = 0.2 } }
+"alone" = { method = "fedavg", run = { clients = ["client-0"] } }
+"twice" = { method = "fedavg", train = { epochs = 2 } }
+"prox" = { method = "fedprox" }
+[[rows]]
+dataset = "digits"
+split = "pls"
+[[rows]]
+name = "three"
+dataset = "digits"
+split = { name = "dirichlet", alpha = 0.1, clients = 3 }
+"""
+
+
+def test_dry_run_counts_the_samples_of_every_run(tmp_path, monkeypatch):
+    (tmp_path / "varied.toml").write_text(VARIED)
+    cells = study_cells(load_study(str(tmp_path / "varied.toml")), Scale.paper, tmp_path / "out")
+    timed = []
+    monkeypatch.setattr(costs, "seconds_a_sample", lambda bench: timed.append(bench) or 1.0)
+    for cell in cells.values():
+        settings = cell.experiment
+        holdings = assemble(settings).workbench.holdings.values()
+        samples = sum(len(holding.rows) for holding in holdings)
+        expected = samples * settings.run.rounds * settings.run.participation * settings.train.epochs
+        assert costs.expected_seconds([cell]) == pytest.approx(expected)
+    timed.clear()
+    whole = costs.expected_seconds(list(cells.values()))
+    assert whole == pytest.approx(sum(costs.expected_seconds([cell]) for cell in cells.values()))
+    assert len(timed) == 3 + len(cells)
+
+
+def test_dry_run_goes_on_where_the_run_does(tmp_path):
+    arguments = ["study", "iid", "--scale=smoke", "--dry-run", f"--out={tmp_path}", "--format=json"]
+    cell = next(iter(study_cells(load_study("iid"), Scale.smoke, tmp_path).values()))
+    cell.place.mkdir(parents=True)
+    (cell.place / "settings.toml").write_text(cell.experiment.to_toml())
+    (cell.place / "result.json").write_text("{")
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == 0, result.stderr
+    found = json.loads(result.stdout)
+    assert (found["runs"], found["done"], found["damaged"]) == (10, 0, 1)
+
+
 OWN = """
 title = "Mine"
 seeds = [1]
@@ -282,6 +403,22 @@ dataset = "digits"
 split = { name = "pls", clients = 3 }
 run = { rounds = 2 }
 """
+
+
+def test_a_table_may_show_how_unequal_weights_are(tmp_path):
+    (tmp_path / "mine.toml").write_text(
+        OWN.replace("[methods]", "metrics = ['gini']\n[methods]\nfedavg = {}")
+    )
+    arguments = ["study", str(tmp_path / "mine.toml"), "--scale=smoke", "--workers=1", "--format=json"]
+    done = CliRunner().invoke(app, [*arguments, f"--out={tmp_path / 'out'}"])
+    assert done.exit_code == 0, done.output
+    fedavg, long = json.loads(done.stdout)["cells"]
+    assert fedavg["mean"] == pytest.approx(0, abs=1e-9)
+    (place,) = (tmp_path / "out" / "cells").glob("*long*")
+    weights = list(json.loads((place / "result.json").read_text())["weights"].values())
+    apart = sum(abs(a - b) for a in weights for b in weights)
+    assert long["mean"] == pytest.approx(apart / (2 * len(weights) * sum(weights)))
+    assert not long["ranked"]
 
 
 def test_a_study_of_ones_own_is_a_file(tmp_path, monkeypatch):
@@ -297,21 +434,94 @@ def test_a_study_of_ones_own_is_a_file(tmp_path, monkeypatch):
     assert answer["errors"] == {}
 
 
+WHOLE = {
+    "title": "title = 'x'",
+    "methods": "[methods]\nfedavg = {}",
+    "rows": "[[rows]]\ndataset = 'digits'\nsplit = 'pls'",
+}
+
+
 @pytest.mark.parametrize(
-    ("text", "complaint"),
+    ("changed", "complaint"),
     [
-        ("title = ", "is not TOML"),
-        ("title = 'x'\nrows = []\nmethods = {}\nsedes = [1]", "sedes"),
+        ({"title": "title = "}, "is not TOML"),
+        ({"title": "title = 'x'\nsedes = [1]"}, "sedes"),
+        ({"title": "title = 'x'\nseeds = []"}, "seeds: List should have at least 1 item"),
+        ({"title": "title = 'x'\nseeds = ['1']"}, "seeds.0: Input should be a valid integer"),
+        ({"title": "title = 'x'\nseeds = [1, 1]"}, "seeds must name each seed once"),
+        ({"title": "title = 'x'\nrows = []", "rows": ""}, "rows: List should have at least 1 item"),
+        ({"methods": "[methods]"}, "methods: Dictionary should have at least 1 item"),
+        ({"methods": "[methods]\nnone = {}"}, "unknown method 'none'"),
+        ({"methods": "[methods]\ncelm = 5"}, "methods.celm: "),
+        ({"methods": "[methods]\ncelm = { warmup = 5 }"}, "methods.celm: 'warmup' is no table of settings"),
         (
-            "title = 'x'\n[methods]\nnone = {}\n[[rows]]\ndataset = 'digits'\nsplit = 'pls'",
-            "unknown method 'none'",
+            {"methods": "[methods]\ncelm = { run = 5 }"},
+            "methods.celm.run: Input should be a valid dictionary",
+        ),
+        (
+            {"methods": "[methods]\nfoo = { method = 5 }"},
+            "methods.foo.method: Input should be a valid string",
+        ),
+        (
+            {"rows": "[[rows]]\ndataset = 'digits'\nsplit = 'pls'\nrounds = 10"},
+            "rows.0: 'rounds' is no table",
+        ),
+        ({"rows": "[[rows]]\ndataset = { limit = 3 }\nsplit = 'pls'"}, "rows.0.dataset.name: Field required"),
+        (
+            {"rows": "[[rows]]\ndataset = 'digits'\nsplit = { clients = 3 }"},
+            "rows.0.split.name: Field required",
+        ),
+        (
+            {
+                "title": "title = 'x'\nground_truth = true",
+                "rows": "[[rows]]\ndataset = 'fedisic'\nsplit = 'natural'",
+            },
+            "row 'fedisic natural' does not say how many clients there are",
+        ),
+        (
+            {"rows": "[[rows]]\ndataset = 'digits'\nsplit = { name = 'pls', clients = 'x' }"},
+            "rows.0.split.clients: Input should be a valid integer",
+        ),
+        (
+            {"rows": "[[rows]]\ndataset = 'digits'\nsplit = { name = 'dirichlet', alpha = 'x' }"},
+            "rows.0.split.alpha: Input should be a valid number",
         ),
     ],
 )
-def test_a_file_that_is_no_study_is_refused(tmp_path, text, complaint):
-    (tmp_path / "bad.toml").write_text(text)
-    with pytest.raises(CelmError, match=complaint):
+def test_a_file_that_is_no_study_is_refused(tmp_path, changed, complaint):
+    (tmp_path / "bad.toml").write_text("\n".join({**WHOLE, **changed}.values()))
+    result = CliRunner().invoke(app, ["study", str(tmp_path / "bad.toml"), "--dry-run"])
+    assert result.exit_code == 2, result.exception
+    assert result.stderr.count("\n") == 1
+    assert complaint in result.stderr
+
+
+def test_words_of_a_file_are_no_markup(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    about = 'about = "See [1], [/x]\\u0007 and 5 %"'
+    own = OWN.replace("[methods]", f"{about}\n[methods]").replace('"long"', '"[/b] long"')
+    (tmp_path / "mine[i].toml").write_text(own.replace("Mine", "[/u] Mine"))
+    arguments = ["study", "mine[i].toml", "--scale=smoke", "--workers=1"]
+    for more in ((), ("--dry-run",)):
+        done = CliRunner().invoke(app, [*arguments, *more])
+        assert done.exit_code == 0, done.exception
+        assert "[/u] Mine" in done.stdout
+        assert ("See [1], [/x]\\x07 and 5 %" in done.stdout) == (not more)
+
+
+def test_a_file_that_is_no_text_is_refused(tmp_path):
+    (tmp_path / "bad.toml").write_bytes("title = 'Größe'".encode("latin-1"))
+    with pytest.raises(CelmError, match="it is not text"):
         load_study(str(tmp_path / "bad.toml"))
+
+
+def test_a_name_may_stand_for_a_table_in_rows_and_methods(tmp_path):
+    (tmp_path / "own.toml").write_text(
+        "title = 'x'\nseeds = [1]\n[methods]\ncelm = { probe = 'fast' }\n"
+        "[[rows]]\ndataset = 'digits'\nsplit = 'pls'\nmodel = 'mlp'"
+    )
+    (cell,) = study_cells(load_study(str(tmp_path / "own.toml")), Scale.paper, tmp_path).values()
+    assert (cell.experiment.model.name, cell.experiment.probe.steps) == ("mlp", 50)
 
 
 def test_a_file_that_is_not_there_is_said_so(tmp_path):

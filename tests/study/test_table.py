@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import csv
+import html
 import io
 import json
+import re
 from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
+from markdown_it import MarkdownIt
 
-from celm.study.table import Figure, Table
+from celm.study.table import Figure, Table, escaped
 
 OURS = {
     ("fedavg", "accuracy"): Figure(0.8062, 0.0052, 3),
@@ -96,6 +99,69 @@ def test_latex_escapes_and_marks():
     assert text.count(r"\\") == 3
 
 
+LABELS = st.text(
+    st.one_of(
+        st.sampled_from("\\{}^~|<>&*_`[]()!#$%\"' a1"),
+        st.characters(codec="utf-8", exclude_categories=["C", "Z"]),
+    ),
+    max_size=12,
+).map(lambda text: " ".join(text.split()))
+
+
+@given(title=LABELS.filter(bool), row=LABELS, column=LABELS)
+@example(title="a b", row="a|b", column="<b>x</b> **y** _z_ &amp; fashion_mnist")
+def test_labels_stay_text_in_markdown(title, row, column):
+    table = Table(title, [row], [column], {}, {})
+    page = MarkdownIt("commonmark").enable("table").enable("strikethrough").render(table.to_markdown())
+    cells = re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", page)
+    assert [html.unescape(cell) for cell in cells] == ["", column, row, "–"]
+    assert html.unescape(page.partition("</p>")[0]) == f"<p><strong>{title}</strong>"
+
+
+COMMANDS = {
+    "textbackslash{}": "\\",
+    "textasciicircum{}": "^",
+    "textasciitilde{}": "~",
+    "textless{}": "<",
+    "textgreater{}": ">",
+    "textbar{}": "|",
+} | {char: char for char in "_%&#${}"}
+
+
+def typeset(text):
+    """What LaTeX shows of text; a character that is not escaped and means something is an error."""
+    shown = ""
+    while text:
+        if text[0] == "\\":
+            command = next(name for name in COMMANDS if text[1:].startswith(name))
+            shown, text = shown + COMMANDS[command], text[1 + len(command) :]
+        else:
+            assert text[0] not in "{}^~_%&#$"
+            shown, text = shown + text[0], text[1:]
+    return shown
+
+
+@given(row=LABELS, column=LABELS)
+@example(row="a_b^2~{c} \\\\ 5 %", column="<&#$>")
+def test_labels_stay_text_in_latex(row, column):
+    assert typeset(escaped(row)) == row
+    lines = Table("", [row], [column], {}, {}).to_latex().splitlines()
+    assert lines[2] == rf" & {escaped(column)} \\"
+    assert lines[4] == rf"{escaped(row)} & – \\"
+
+
+def test_labels_of_several_lines_stay_on_one():
+    table = Table("a\n\nb", ["r\n| x |"], ["c\nd"], {}, {})
+    assert table.to_markdown().splitlines()[:5] == [
+        "**a b**",
+        "",
+        "| | c d |",
+        "|---|---|",
+        r"| r \| x \| | – |",
+    ]
+    assert "c d" in table.to_latex()
+
+
 def test_json_and_csv_say_the_same():
     cells = json.loads(json.dumps(TABLE.to_json()))["cells"]
     rows = list(csv.DictReader(io.StringIO(TABLE.to_csv())))
@@ -104,6 +170,13 @@ def test_json_and_csv_say_the_same():
     assert celm["difference"] == pytest.approx(-0.003)
     assert float(next(row for row in rows if row["row"] == "celm")["difference"]) == pytest.approx(-0.003)
     assert next(row for row in rows if row["row"] == "cgsv")["mean"] == ""
+
+
+def test_figures_of_which_neither_end_is_better_are_not_marked():
+    ours = {("r", name): Figure.of([value], ranked=False) for name, value in (("a", 0.1), ("b", 0.3))}
+    table = Table("", ["r"], ["a", "b"], ours, {}, "columns")
+    assert [table.place("r", column) for column in table.columns] == [0, 0]
+    assert [cell["ranked"] for cell in table.to_json()["cells"]] == [False, False]
 
 
 def test_where_nothing_competes_nothing_is_marked():

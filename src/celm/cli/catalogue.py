@@ -75,7 +75,7 @@ def list_entries(kind: Kind, format: Format) -> None:
             + (f"  [dim]{escape(setting['about'])}[/dim]" if setting["about"] else "")
             for setting in row["settings"]
         )
-        table.add_row(f"[bold]{row['name']}[/bold]", escape(row["summary"]), settings)
+        table.add_row(f"[bold]{escape(row['name'])}[/bold]", escape(row["summary"]), settings)
     console().print(table)
 
 
@@ -90,7 +90,7 @@ def list_studies(format: Format) -> None:
     for column in ("study", "what it shows", "methods", "runs"):
         table.add_column(column, justify="right" if column == "runs" else "left")
     for study in studies:
-        table.add_row(study.name, study.title, ", ".join(study.methods), str(study.runs))
+        table.add_row(*map(escape, (study.name, study.title, ", ".join(study.methods), str(study.runs))))
     console().print(table)
 
 

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.markup import escape
+from rich.text import Text
 
 from celm.base.errors import CelmError
 from celm.cli import options
 from celm.cli.grid_view import grid_view, with_logs
-from celm.cli.output import Format, console, print_json
+from celm.cli.output import Format, console, print_json, printable
 from celm.cli.tables import comparison_table
 
 
@@ -91,8 +91,8 @@ def command(
     else:
         console().print(comparison_table(table, console().width))
         for method, said in conditions.items():
-            console().print(f"{method}: {said}", style="dim", soft_wrap=True)
-        console().print(f"folder: {escape(str(place))}", soft_wrap=True)
+            console().print(Text(f"{printable(method)}: {said}", style="dim"), soft_wrap=True)
+        console().print(Text(f"folder: {printable(str(place))}"), soft_wrap=True)
     failed = [f"{method} at seed {seed}: {o.error}" for (method, seed), o in outcomes.items() if o.error]
     if failed:
         raise CelmError(f"{len(failed)} of {len(outcomes)} runs failed; {'; '.join(failed)}")

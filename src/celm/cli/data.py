@@ -54,7 +54,7 @@ def listing(format: FormatOption = Format.text) -> None:
         )
     for row in rows:
         table.add_row(
-            row.name,
+            escape(row.name),
             "[green]yes[/green]" if row.present else "no",
             "" if row.train is None else f"{row.train:,}",
             "" if row.test is None else f"{row.test:,}",
@@ -130,7 +130,7 @@ def check(
         for report in reports:
             known = [str(file.checksum) for file in report.files]
             table.add_row(
-                report.name,
+                escape(report.name),
                 report.kind,
                 "" if report.rows is None else " + ".join(f"{count:,}" for count in report.rows),
                 str(len(report.files)),

@@ -68,24 +68,24 @@ class Screen:
     """A line for each cell that runs, what is waited for, and a bar over the rounds of all."""
 
     def __init__(self, what: str) -> None:
-        columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[told]}"))
+        name = TextColumn("{task.description}", markup=False)  # a study's own, or that of its file
+        columns = (name, BarColumn(), TextColumn("{task.fields[told]}"))
         self.bar = Progress(*columns, TimeElapsedColumn(), console=notes)
-        self.task = self.bar.add_task(what, total=None, told="")
+        self.task = self.bar.add_task(printable(what), total=None, told="")
         self.clock = Clock()
 
     def drawn(self, standing: Standing) -> Group:
-        from celm.study.grid import last_round
+        from celm.study.grid import last_round, rounds_done
 
         table = Table.grid(padding=(0, 2))
         for cell in standing.running[:MOST_SHOWN]:
-            record = last_round(cell)
-            accuracy = record.get("accuracy")
+            accuracy = last_round(cell).get("accuracy")
             table.add_row(
                 Text(printable(cell.row)),
                 Text(printable(cell.method), style="bold"),
                 f"seed {cell.experiment.run.seed}",
-                f"round {record.get('round', 0)} of {cell.rounds}",
-                "" if accuracy is None else f"accuracy {100 * accuracy:.2f} %",
+                f"round {rounds_done(cell)} of {cell.rounds}",
+                f"accuracy {100 * accuracy:.2f} %" if isinstance(accuracy, float) else "",
             )
         lines = [Text(printable(line), style="dim") for line in self.remarks(standing)]
         done, total = rounds(standing)

@@ -60,7 +60,7 @@ def command(
             }
         )
         return
-    table = Table(title=title, title_justify="left", title_style="bold")
+    table = Table(title=escape(printable(title)), title_justify="left", title_style="bold")
     table.add_column("client")
     for name in data.classes:
         table.add_column(escape(printable(name)), justify="right")
@@ -74,6 +74,8 @@ def command(
     console().print(table)
     console().print(f"picture: {escape(str(out))}", soft_wrap=True)
     if dealing.rare_classes:
-        console().print("rare classes: " + ", ".join(escape(data.classes[k]) for k in dealing.rare_classes))
+        console().print(
+            "rare classes: " + ", ".join(escape(printable(data.classes[k])) for k in dealing.rare_classes)
+        )
     if dealing.free_riders:
-        console().print("free-riders: " + ", ".join(map(escape, dealing.free_riders)))
+        console().print("free-riders: " + ", ".join(escape(printable(name)) for name in dealing.free_riders))

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.markup import escape
+from rich.text import Text
 
 from celm.base.errors import CelmError
 from celm.base.files import dump_json, write_text
 from celm.cli import options
 from celm.cli.grid_view import grid_view, with_logs
-from celm.cli.output import Format, console, print_json
+from celm.cli.output import Format, console, print_json, printable
 from celm.cli.tables import comparison_table
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def command(
     from celm.study.grid import run_grid
     from celm.study.ground_truth import save_truth
     from celm.study.record import record_study
-    from celm.study.running import study_cells, study_table, with_earlier
+    from celm.study.running import measure_runs, study_cells, study_table, with_earlier
     from celm.study.scales import Scale
     from celm.study.table import save_table
 
@@ -91,18 +91,21 @@ def command(
         if format is Format.json:
             print_json({"study": study.name, "scale": scale, **cost})
         else:
-            console().print(f"{escape(study.title)}: {cost['runs']} runs, {cost['done']} of them done")
+            damaged = f", {cost['damaged']} damaged" if cost["damaged"] else ""
+            title, done = printable(study.title), f"{cost['done']} of them done{damaged}"
+            console().print(Text(f"{title}: {cost['runs']} runs, {done}"))
             console().print(f"about {cost['hours']:.2f} hours on one core")
         return
     with grid_view(study.name, quiet=format is Format.json) as watch:
         results = run_grid(
             list(cells.values()), lambda: make_pool(pool, workers, address), with_logs(watch, targets)
         )
-    outcomes = with_earlier(study, size, place, dict(zip(cells, results, strict=True)))
-    table = study_table(study, outcomes, size)
+    held = with_earlier(study, size, place, dict(zip(cells, results, strict=True)))
+    outcomes, figures = measure_runs(study, held)
+    table = study_table(study, outcomes, figures, size)
     save_table(table, place)
     record_study(study, name, size, place, only)
-    times = study_table(study, outcomes, size, wall_clock=True)
+    times = study_table(study, outcomes, figures, size, wall_clock=True)
     if times.rows:
         save_table(times, place, "times")
     told = {key: "-".join(map(str, key)) for key in outcomes}
@@ -127,8 +130,8 @@ def command(
         if times.rows:
             console().print(comparison_table(times, console().width))
         if study.about:
-            console().print(study.about, style="dim")
-        console().print(f"folder: {escape(str(place))}", soft_wrap=True)
+            console().print(Text(printable(" ".join(study.about.split())), style="dim"))
+        console().print(Text(f"folder: {printable(str(place))}"), soft_wrap=True)
     if failed:
         first = next(iter(failed.items()))
         raise CelmError(f"{len(failed)} of {len(cells)} runs failed, the first {first[0]}: {first[1]}")

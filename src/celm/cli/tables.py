@@ -24,6 +24,11 @@ MARKS = "·░▒▓█"
 WIDEST_STRIP = 64
 
 
+def plain(text: str) -> Text:
+    """Text from files, in which brackets are no markup."""
+    return Text(printable(text))
+
+
 def heat_strip(values: Sequence[float], most: float) -> Text:
     """One cell a class, from none to `most`."""
     strip = Text()
@@ -40,14 +45,16 @@ def contribution_table(run: Run, title: str) -> Table:
     """Client x (weight, evidence by class, classes it really held)."""
     metrics = run.metrics
     evidence = run.evidence
-    table = Table(title=title, title_justify="left", title_style="bold", header_style="bold")
+    table = Table(
+        title=escape(printable(title)), title_justify="left", title_style="bold", header_style="bold"
+    )
     table.add_column("client", overflow="fold")
     table.add_column("weight", justify="right")
     table.add_column("")
     if evidence is not None:
         table.add_column("evidence by class", overflow="fold")
     for observer in metrics["observed"]:
-        table.add_column(f"by {observer}", justify="right", style="dim")
+        table.add_column(plain(f"by {observer}"), justify="right", style="dim")
     table.add_column("truly held by class", overflow="fold")
     table.add_column("samples", justify="right")
     heaviest = max(run.weights.values(), default=0.0)
@@ -55,7 +62,7 @@ def contribution_table(run: Run, title: str) -> Table:
     largest = max((max(row) for row in metrics["counts"].values()), default=0)
     for client, weight in run.weights.items():
         bar = "█" * round(12 * weight / heaviest) if heaviest else ""
-        row: list[Text] = [Text(printable(client)), Text(f"{100 * weight:.1f} %"), Text(bar, style="#58a6ff")]
+        row: list[Text] = [plain(client), Text(f"{100 * weight:.1f} %"), Text(bar, style="#58a6ff")]
         if evidence is not None:
             row.append(heat_strip(evidence.get(client, []), strongest))
         for standing in metrics["observed"].values():
@@ -104,7 +111,7 @@ def comparison_table(table: StudyTable, width: int) -> Group:
             blocks.append([])
         blocks[-1].append(column)
     tables = [filled(form, columns) for columns in blocks]
-    tables[0].title = escape(table.title)
+    tables[0].title = escape(printable(table.title))
     tables[-1].caption = table.note or None
     return Group(*tables)
 
@@ -118,11 +125,11 @@ def filled(table: StudyTable, columns: Sequence[str]) -> Table:
     shown.add_column("")
     printed = {column for _, column in table.paper}
     for column in columns:
-        shown.add_column(escape(column.replace("_", " ")), justify="right")
+        shown.add_column(plain(column.replace("_", " ")), justify="right")
         if column in printed:
             shown.add_column("paper; difference", justify="right", style="dim")
     for row in table.rows:
-        cells: list[Text] = [Text(row)]
+        cells: list[Text] = [plain(row)]
         for column in columns:
             style = {1: "bold", 2: "underline"}.get(table.place(row, column), "")
             cells.append(Text(table.own(row, column), style=style))

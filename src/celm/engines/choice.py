@@ -10,7 +10,7 @@ import torch
 from celm.engines.in_process import InProcess
 from celm.engines.workers import Workers
 from celm.federation.assembly import Federation
-from celm.federation.jobs import Engine
+from celm.federation.jobs import Engine, Workbench
 from celm.method.probe import frozen
 
 WORTH_STARTING_WORKERS = 15.0
@@ -41,9 +41,14 @@ def available_cores() -> int:
 
 
 def expected_seconds(federation: Federation, rounds: int) -> float:
-    """Training time on one core, from the fastest of a few forward passes; a step costs about three."""
-    bench = federation.workbench
+    """Training time on one core."""
+    bench, share = federation.workbench, federation.experiment.run.participation
     samples = sum(len(holding.rows) for holding in bench.holdings.values())
+    return seconds_a_sample(bench) * samples * bench.train.epochs * share * rounds
+
+
+def seconds_a_sample(bench: Workbench) -> float:
+    """To train on it once, on one core, from the fastest of a few forward passes; a step costs about three."""
     batch = bench.inputs[: bench.train.batch]
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # more of them wait for one another where the cores are busy
@@ -56,6 +61,4 @@ def expected_seconds(federation: Federation, rounds: int) -> float:
                 times.append(time.perf_counter() - start)
     finally:
         torch.set_num_threads(threads)
-    once = min(times)
-    share = federation.experiment.run.participation
-    return 3 * once * samples / len(batch) * rounds * bench.train.epochs * share
+    return 3 * min(times) / len(batch)

@@ -147,6 +147,8 @@ class Cell(Read):
     """Whether it is shown in percent, or as it is."""
     low: bool = False
     """Whether less is better."""
+    ranked: bool = True
+    """Whether more, or less, is better at all."""
 
     def shown(self, value: float, sign: str = "") -> str:
         scale, digits = (100, 2) if self.percent else (1, 3)
@@ -154,8 +156,8 @@ class Cell(Read):
 
     @property
     def merit(self) -> float | None:
-        """Larger is better; equal where what is shown is equal."""
-        if self.mean is None:
+        """Larger is better; equal where what is shown is equal. None where nothing is better."""
+        if self.mean is None or not self.ranked:
             return None
         rounded = round(self.mean, 4 if self.percent else 3)
         return -rounded if self.low else rounded

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
 from matplotlib.axes import Axes
+from numpy.typing import ArrayLike
 
 from celm.base.errors import CelmError
 from celm.base.names import in_order
@@ -32,19 +32,24 @@ def rounds_figure(
     """A line a client from a run's records: its standing weight, its weight in the round, or its score."""
     rows = [record.get(of) or {} for record in records]
     clients = in_order({client for row in rows for client in row})
-    if not clients:
+    values = np.array([[row.get(client) for row in rows] for client in clients], dtype=np.float64)
+    known = np.isfinite(values)
+    if not known.any():
         raise CelmError(f"cannot draw the {of}: no round has any")
     rounds = np.array([record["round"] for record in records], dtype=np.float64)
-    lines = {}
-    for client in clients:
-        y = np.array([row.get(client, math.nan) for row in rows], dtype=np.float64)
-        inside = np.flatnonzero(np.isfinite(y))
-        lines[client] = Line(rounds, y, mark=few(y[inside[0] : inside[-1] + 1]))
     # As far as there is something to see: scores end with the warm-up.
-    seen = [i for i, row in enumerate(rows) if row]
-    kept = slice(seen[0], seen[-1] + 1)
-    lines = {name: Line(line.x[kept], line.y[kept], mark=line.mark) for name, line in lines.items()}
+    kept = between(known.any(axis=0))
+    lines = {}
+    for client, y, seen in zip(clients, np.where(known, values, np.nan), known, strict=True):
+        if seen.any():
+            lines[client] = Line(rounds[kept], y[kept], mark=few(y[between(seen)]))
     most = max(float(np.nanmax(line.y)) for line in lines.values())
     scale = Scale("round", NAMES[of], limits=(0.0, 1.06 * most if most > 0 else 1.0))
     with look():
         return lines_figure(lines, scale, heading_text(title))
+
+
+def between(true: ArrayLike) -> slice:
+    """From the first that is true to the last."""
+    places = np.flatnonzero(true)
+    return slice(places[0], places[-1] + 1)

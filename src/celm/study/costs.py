@@ -5,28 +5,58 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from celm.engines.choice import expected_seconds
-from celm.federation.assembly import assemble
-from celm.study.grid import Cell, finished, rounds_done
+from celm.data.dataset import Dataset
+from celm.engines.choice import seconds_a_sample
+from celm.federation.assembly import assemble, deal, load
+from celm.federation.experiment import Experiment
+from celm.study.grid import Cell, check_place, rounds_done, settled
+
+ALIKE = ("dataset", "model", "train", "objective")
+"""Tables of settings by which a sample takes its time."""
 
 
 def expected_cost(cells: Sequence[Cell]) -> dict[str, Any]:
-    """Runs, those done, and hours on one core for the rest.
+    """Runs, those done, those whose files are damaged, and hours on one core for the rest.
 
-    A run's time is that of its training, from one timed step on its own data and model; runs that share dataset,
-    split, model, training and number of clients are timed once. Probes and evaluation come on top, some 5 to 20 %.
+    Of every run the samples that its clients train on are counted; what one of them takes is timed once for all runs
+    that share dataset, model, training and objective. It is three forward passes: the second model or pass of some
+    objectives is not in it, nor are probes and evaluation. Beside real runs the estimate was 10 to 20 % off for
+    FashionMNIST, and 40 % for CIFAR-10 under PLS.
     """
+    for cell in cells:
+        check_place(cell)
+    outcomes = [settled(cell) for cell in cells]
+    left = [cell for cell, outcome in zip(cells, outcomes, strict=True) if outcome is None]
+    damaged = sum(outcome is not None and outcome.error is not None for outcome in outcomes)
+    return {
+        "runs": len(cells),
+        "done": len(cells) - len(left) - damaged,
+        "damaged": damaged,
+        "hours": round(expected_seconds(left) / 3600, 6),
+    }
+
+
+def expected_seconds(cells: Sequence[Cell]) -> float:
+    by_dataset: dict[str, list[Cell]] = {}
+    for cell in cells:
+        by_dataset.setdefault(repr(cell.experiment.dataset), []).append(cell)
     known: dict[str, float] = {}
     seconds = 0.0
-    for cell in cells:
-        if finished(cell) is not None:
-            continue
-        tables = cell.experiment.tables()
-        members = len(cell.experiment.run.clients or ()) or cell.experiment.split.clients
-        alike = [*(tables[name] for name in ("dataset", "model", "train")), tables["split"]["name"], members]
-        likeness = repr(alike)
-        if likeness not in known:
-            known[likeness] = expected_seconds(assemble(cell.experiment), 1)
-        seconds += known[likeness] * (cell.rounds - rounds_done(cell))
-    done = sum(finished(cell) is not None for cell in cells)
-    return {"runs": len(cells), "done": done, "hours": round(seconds / 3600, 6)}
+    for group in by_dataset.values():
+        dataset = load(group[0].experiment)
+        for cell in group:
+            tables = cell.experiment.tables()
+            likeness = repr([tables[name] for name in ALIKE])
+            if likeness not in known:
+                known[likeness] = seconds_a_sample(assemble(cell.experiment).workbench)
+            a_round = known[likeness] * samples_a_round(cell.experiment, dataset)
+            seconds += a_round * (cell.rounds - rounds_done(cell))
+    return seconds
+
+
+def samples_a_round(experiment: Experiment, dataset: Dataset) -> float:
+    """How many samples all clients that take part in a round train on, each epoch counted."""
+    held_out = experiment.run.validation or 0.0
+    sizes = [len(rows) for rows in deal(experiment, dataset).clients.values()]
+    samples = sum(size - round(held_out * size) for size in sizes)
+    return samples * experiment.train.epochs * experiment.run.participation

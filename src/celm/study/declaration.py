@@ -16,65 +16,110 @@ import re
 import tomllib
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from celm.base.errors import CelmError, nearest
-from celm.base.files import explained
+from celm.base.files import read_text
+from celm.federation.experiment import Choice, Experiment, SplitChoice
 from celm.study.compare import parse_method
 from celm.study.measures import checked
 
 
-class Row(BaseModel):
-    model_config = ConfigDict(extra="allow", frozen=True)
+def named(value: Any) -> Any:
+    return {"name": value} if isinstance(value, str) else value
 
-    dataset: str | dict[str, Any]
-    split: str | dict[str, Any]
+
+class Tables(BaseModel):
+    """Settings as an experiment has them, table by table; a name may stand for a table."""
+
+    model_config = ConfigDict(extra="allow", frozen=True, strict=True)
+
+    __pydantic_extra__: dict[str, Annotated[dict[str, Any], BeforeValidator(named)]]
+
+    @model_validator(mode="before")
+    @classmethod
+    def tables_are_known(cls, value: Any) -> Any:
+        known = {**cls.model_fields, **Experiment.model_fields}
+        for name in value if isinstance(value, dict) else ():
+            if name not in known:
+                raise ValueError(f"'{name}' is no table of settings ({nearest(name, known)})")
+        return value
+
+    @property
+    def settings(self) -> dict[str, dict[str, Any]]:
+        return {name: dict(table) for name, table in (self.model_extra or {}).items()}
+
+
+class Method(Tables):
+    method: str | None = None
+    """By default its label."""
+
+
+class RowDataset(Choice):
+    name: str = Field(min_length=1)
+
+
+class RowSplit(SplitChoice):
+    name: str = Field(min_length=1)
+    alpha: float | None = None
+
+
+class Row(Tables):
+    dataset: RowDataset
+    split: RowSplit
     name: str | None = None
     metrics: list[str] | None = None
 
     @property
     def settings(self) -> dict[str, dict[str, Any]]:
-        tables = {"dataset": self.dataset, "split": self.split, **(self.model_extra or {})}
-        return {
-            name: {"name": value} if isinstance(value, str) else dict(value) for name, value in tables.items()
+        own = {
+            "dataset": self.dataset.model_dump(exclude_unset=True),
+            "split": self.split.model_dump(exclude_unset=True),
         }
+        return {**own, **super().settings}
 
     @property
     def split_label(self) -> str:
         """As in the paper's tables: `pls`, `dirichlet_0.05`."""
-        split = self.settings["split"]
-        return f"{split['name']}_{split['alpha']:g}" if "alpha" in split else str(split["name"])
+        alpha = self.split.alpha
+        return self.split.name if alpha is None else f"{self.split.name}_{alpha:g}"
 
     @property
     def label(self) -> str:
-        return self.name or f"{self.settings['dataset']['name']} {self.split_label}"
+        return self.name or f"{self.dataset.name} {self.split_label}"
 
     @property
-    def clients(self) -> int:
-        return int(self.settings["split"].get("clients", 5))
+    def clients(self) -> int | None:
+        """How many the split deals to; None where the data has its own."""
+        return None if self.split.name == "natural" else self.split.clients
 
 
 class Study(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
     name: str
     title: str
     about: str = ""
     paper: str | None = None
     metrics: list[str] = Field(default=["accuracy"], min_length=1)
-    seeds: list[int] = [42, 43, 44]
+    seeds: list[int] = Field(default=[42, 43, 44], min_length=1)
     ground_truth: bool = False
-    methods: dict[str, dict[str, Any]]
-    rows: list[Row]
+    methods: dict[str, Method] = Field(min_length=1)
+    rows: list[Row] = Field(min_length=1)
 
     @model_validator(mode="after")
     def names_are_known(self) -> Self:
         for metric in [*self.metrics, *(metric for row in self.rows for metric in row.metrics or [])]:
             checked(metric)
-        for label, settings in self.methods.items():
-            parse_method(settings.get("method", label))
+        for label, own in self.methods.items():
+            parse_method(own.method or label)
+        for row in self.rows:
+            if self.ground_truth and row.clients is None:
+                raise ValueError(f"ground_truth: row '{row.label}' does not say how many clients there are")
+        if len(set(self.seeds)) < len(self.seeds):
+            raise ValueError("seeds must name each seed once")
         for what, labels in (("rows", [row.label for row in self.rows]), ("methods", list(self.methods))):
             for label in labels:
                 alike = [other for other in labels if slug(other) == slug(label)]
@@ -89,9 +134,9 @@ class Study(BaseModel):
         """At the paper's scale."""
         return sum(len(self.methods_of(row)) for row in self.rows) * len(self.seeds)
 
-    def methods_of(self, row: Row) -> dict[str, dict[str, Any]]:
+    def methods_of(self, row: Row) -> dict[str, Method]:
         """What runs in a row: the methods and, where the truth is asked for, every coalition."""
-        return {**self.methods, **(coalitions(row.clients) if self.ground_truth else {})}
+        return {**self.methods, **(coalitions(row.clients or 0) if self.ground_truth else {})}
 
 
 def slug(text: object) -> str:
@@ -103,19 +148,20 @@ def slug(text: object) -> str:
     return re.sub(r"[^A-Za-z0-9_.+]+", "_", str(text)).strip("_")
 
 
-def coalitions(clients: int) -> dict[str, dict[str, Any]]:
+def coalitions(clients: int) -> dict[str, Method]:
     """Every coalition of clients but the empty one, as a method: plain averaging of its members alone.
 
     >>> list(coalitions(2))
     ['clients 0', 'clients 1', 'clients 0+1']
-    >>> coalitions(2)["clients 0+1"]
-    {'method': 'fedavg', 'run': {'clients': ['client-0', 'client-1']}}
+    >>> coalitions(2)["clients 0+1"].settings
+    {'run': {'clients': ['client-0', 'client-1']}}
     """
     found = {}
     for coalition in range(1, 1 << clients):
         members = [i for i in range(clients) if coalition >> i & 1]
         label = "clients " + "+".join(map(str, members))
-        found[label] = {"method": "fedavg", "run": {"clients": [f"client-{i}" for i in members]}}
+        run = {"clients": [f"client-{i}" for i in members]}
+        found[label] = Method.model_validate({"method": "fedavg", "run": run})
     return found
 
 
@@ -128,17 +174,17 @@ def study_names() -> list[str]:
 def load_study(name: str) -> Study:
     """A study of ours by its name, or of the user's own by the path of its file."""
     if name.endswith(".toml"):
-        with explained(Path(name), "read"):
-            text = Path(name).read_text(encoding="utf-8")
+        text = read_text(Path(name))
     elif name in study_names():
         text = files("celm.study").joinpath("studies", f"{name}.toml").read_text(encoding="utf-8")
     else:
         raise CelmError(f"unknown study '{name}'", nearest(name, study_names()))
     try:
         return Study.model_validate({"name": Path(name).stem, **tomllib.loads(text)})
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except tomllib.TOMLDecodeError as error:
         raise CelmError(f"study '{name}' is not TOML: {error}") from error
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(map(str, first["loc"])) or "the study"
-        raise CelmError(f"study '{name}' is not well declared: {place}: {first['msg']}") from error
+        reason = first["msg"].removeprefix("Value error, ")
+        raise CelmError(f"study '{name}' is not well declared: {place}: {reason}") from error

@@ -142,9 +142,13 @@ def result_or_error(cell: Cell, future: Future[None]) -> tuple[dict[str, Any] | 
     if isinstance(error, BrokenExecutor):
         return None, "its process ended unexpectedly (out of memory? try fewer: --workers 1)"
     if error is not None:
-        return None, str(error) if isinstance(error, CelmError) else f"{type(error).__name__}: {error}"
+        return None, told(error)
     outcome = settled(cell)
     return (outcome.result, outcome.error) if outcome else (None, "it ended without a result")
+
+
+def told(error: BaseException) -> str:
+    return str(error) if isinstance(error, CelmError) else f"{type(error).__name__}: {error}"
 
 
 def run_cell(cell: Cell) -> None:
@@ -169,11 +173,12 @@ def held(cell: Cell) -> Iterator[Folder]:
 def check_place(cell: Cell) -> None:
     """A folder that is there already must hold this experiment and no other."""
     try:
-        there, here = Folder(cell.place).settings().tables(), cell.experiment.tables()
+        found = settings_there(cell)
     except CelmError:
-        if (cell.place / "settings.toml").exists():
-            raise
-        return  # not begun, or given up by another process this moment
+        return  # damaged: an error of that cell alone, which `settled` tells
+    if found is None:
+        return
+    there, here = found.tables(), cell.experiment.tables()
     for tables in (there, here):
         tables["run"].pop("workers", None)
     if there != here:
@@ -181,13 +186,24 @@ def check_place(cell: Cell) -> None:
         raise CelmError(f"{cell.place} holds a run with other settings ({table})", "choose another --out")
 
 
+def settings_there(cell: Cell) -> Experiment | None:
+    """What the folder holds; None where it is not begun, or was given up by another process this moment."""
+    try:
+        return Folder(cell.place).settings()
+    except CelmError:
+        if (cell.place / "settings.toml").exists():
+            raise
+        return None
+
+
 def finished(cell: Cell) -> dict[str, Any] | None:
     return Folder(cell.place).result() if (cell.place / "result.json").exists() else None
 
 
 def settled(cell: Cell) -> Outcome | None:
-    """What a cell came to, if it needs no more work; a damaged result is an error of that cell alone."""
+    """What a cell came to, if it needs no more work; damaged files are an error of that cell alone."""
     try:
+        settings_there(cell)
         found = finished(cell)
     except CelmError as error:
         return Outcome(cell, None, str(error))
@@ -207,4 +223,5 @@ def last_round(cell: Cell) -> dict[str, Any]:
 
 
 def rounds_done(cell: Cell) -> int:
-    return min(cell.rounds, int(last_round(cell).get("round", 0)))
+    number = last_round(cell).get("round")
+    return max(0, min(cell.rounds, number)) if isinstance(number, int) else 0

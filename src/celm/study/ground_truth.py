@@ -6,6 +6,8 @@
     agreement of an estimator's final weights with φ, and with λ: Pearson and Spearman correlation, top-1 and
     bottom-1 hits (`celm.metrics.fairness`)
 
+    gain of client i under a method = worth of the method's global model - v({i})
+
 Utilities v are the study's metrics that are no costs, on the test set. Clients keep their data, their seeds and the
 number of rounds in every coalition. v(∅) shifts all φ alike and changes no agreement. An estimator whose weights are
 all the same says nothing: its correlations count as 0, its hits as what guessing gives. Where the truth itself is
@@ -22,7 +24,7 @@ from typing import Any
 
 from celm.base.files import dump_json, write_text
 from celm.federation.folder import Folder
-from celm.metrics.fairness import bottom_hit, pearson, spearman, top_hit
+from celm.metrics.fairness import bottom_hit, collaboration_gain, pearson, spearman, top_hit
 from celm.rules import rules
 from celm.rules.coalitions import Game
 from celm.rules.leave_one_out import leave_one_out
@@ -159,6 +161,19 @@ def agreement(weights: Mapping[str, float], reference: Mapping[str, float]) -> d
     return {name: measure(weights, reference) or 0.0 for name, measure in AGREEMENT.items()}
 
 
+def gains(study: Study, outcomes: Mapping[Key, Outcome]) -> Iterator[dict[str, Any]]:
+    """What clients get out of each method beyond training alone, for every truth that is known."""
+    for truth in truths(study, outcomes):
+        alone = {client: truth.worth[str(place)] for place, client in enumerate(truth.shapley)}
+        for method in study.methods:
+            outcome = outcomes.get((truth.row, method, truth.seed))
+            if outcome is None or outcome.result is None or outcome.result.get(truth.utility) is None:
+                continue
+            if gain := collaboration_gain(outcome.result[truth.utility], alone):
+                about = {"row": truth.row, "seed": truth.seed, "utility": truth.utility, "method": method}
+                yield {**about, **asdict(gain)}
+
+
 def truth_table(study: Study, outcomes: Mapping[Key, Outcome], scale: Scale) -> Table:
     """References, utilities and measures by estimators, over all rows and seeds."""
     gathered: dict[tuple[str, str], list[float]] = {}
@@ -180,7 +195,7 @@ def truth_table(study: Study, outcomes: Mapping[Key, Outcome], scale: Scale) -> 
 
 
 def save_truth(study: Study, outcomes: Mapping[Key, Outcome], folder: Path) -> None:
-    """`truth.json`: worth, true values, weights and agreements, what each estimator needs, and what it cost."""
+    """`truth.json`: worth, true values, weights, agreements and gains, what each estimator needs, what it cost."""
     done = [(key, outcome) for key, outcome in outcomes.items() if outcome.result is not None]
     retraining = [
         o.result["seconds"] for (_, method, _), o in done if method not in study.methods and o.result
@@ -198,15 +213,16 @@ def save_truth(study: Study, outcomes: Mapping[Key, Outcome], folder: Path) -> N
             if method in study.methods and outcome.result
         ],
         "agreement": [asdict(found) for found in agreements(study, outcomes)],
+        "gain": list(gains(study, outcomes)),
     }
     write_text(folder / "truth.json", dump_json(about, indent=1) + "\n")
 
 
 def needs(study: Study, method: str) -> str:
     """What an estimator must be given, in words."""
-    settings = study.methods[method]
-    name, _ = parse_method(settings.get("method", method))
-    rule = rules.build(name, settings.get("rule", {}))
+    own = study.methods[method]
+    name, _ = parse_method(own.method or method)
+    rule = rules.build(name, own.settings.get("rule", {}))
     parts = {
         "held-out data": rule.needs.validation,
         "reported sizes": rule.needs.sizes or getattr(rule, "by_size", False),

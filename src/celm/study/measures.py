@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from celm.base.errors import CelmError, nearest
 from celm.federation.run import Run
+from celm.metrics.fairness import gini
 from celm.metrics.fidelity import Fidelity, against_uniform, fidelity
 from celm.metrics.free_riders import Detection, detect
 
@@ -59,6 +60,7 @@ MEASURES: dict[str, Measure] = {
     "emd_uniform": lambda run: getattr(uniform(run), "emd", None),
     "hellinger_uniform": lambda run: getattr(uniform(run), "hellinger", None),
     "probed_rounds": lambda run: float(sum(record["evidence"] is not None for record in run.rounds)),
+    "gini": lambda run: gini(run.weights),
     "upload_megabytes": footprint("upload"),
     "download_megabytes": footprint("download"),
     "probe_megabytes": footprint("probe_memory"),
@@ -70,6 +72,8 @@ PERCENT = {"accuracy", "balanced_accuracy", "rare_class_accuracy"}
 COSTS = {"upload_megabytes", "download_megabytes", "probe_megabytes", "server_seconds"}
 """A round's, of all clients together; see `celm.study.footprint`."""
 LOW_IS_GOOD = {"fpr", "jsd", "emd", "hellinger", "probed_rounds", *COSTS}
+UNRANKED = {"gini"}
+"""Neither more nor less is better."""
 WALL_CLOCK = {"server_seconds"}
 """Never twice the same, so in a table apart from those that repeat byte for byte."""
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import math
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -16,16 +16,14 @@ from celm.federation.presets import with_preset
 from celm.federation.run import Run
 from celm.study.compare import parse_method
 from celm.study.declaration import Row, Study, slug
-from celm.study.grid import Cell, Key, Outcome, check_place, settled
+from celm.study.grid import Cell, Key, Outcome, check_place, settled, told
 from celm.study.ground_truth import truth_table
-from celm.study.measures import LOW_IS_GOOD, PERCENT, WALL_CLOCK, measured
+from celm.study.measures import LOW_IS_GOOD, PERCENT, UNRANKED, WALL_CLOCK, measured
 from celm.study.paper import printed
 from celm.study.scales import Scale, rows_at, scaled, seeds_at
 from celm.study.table import Figure, Table
 
 FILTERS = ("dataset", "split", "row", "clients", "method", "seed")
-SMOKE_STEPS = 40
-"""Probe steps for which a smoke test takes one: the usual 200 are 5, and methods that differ in them still do."""
 
 
 def study_cells(study: Study, scale: Scale, out: Path, only: str = "") -> dict[Key, Cell]:
@@ -69,31 +67,27 @@ def holds(cell: Cell) -> bool:
 
 
 def experiment_of(study: Study, row: Row, method: str, seed: int, scale: Scale) -> Experiment:
-    own = dict(study.methods_of(row)[method])
-    rule, objective = parse_method(own.pop("method", method))
-    tables = scaled(row.settings, scale)
-    tables["rule"] = {"name": rule}
-    tables["objective"] = {"name": objective}
+    chosen = study.methods_of(row)[method]
+    own = chosen.settings
+    rule, objective = parse_method(chosen.method or method)
+    tables = {**row.settings, "rule": {"name": rule}, "objective": {"name": objective}}
     for name, settings in own.items():
         tables[name] = {**tables.get(name, {}), **settings}
-    if scale is Scale.smoke and isinstance(steps := own.get("probe", {}).get("steps"), int):
-        tables["probe"]["steps"] = math.ceil(steps / SMOKE_STEPS)
+    tables = scaled(tables, scale)
     tables["run"] = {**tables.get("run", {}), "seed": seed, "workers": 0}
     return resolve(Experiment.parse(with_preset(tables, "paper")))
 
 
-def parse_filter(only: str) -> dict[str, set[str]]:
+def parse_filter(only: str) -> dict[str, list[str]]:
     """
-    >>> parse_filter("split=pls seed=42,43") == {"split": {"pls"}, "seed": {"42", "43"}}
-    True
-    >>> parse_filter("method='shared heads'")
-    {'method': {'shared_heads'}}
+    >>> parse_filter("split=pls seed=42,43 method='shared heads'")
+    {'split': ['pls'], 'seed': ['42,43'], 'method': ['shared heads']}
     """
     try:
         parts = shlex.split(only)
     except ValueError:
         raise CelmError(f"--only: '{only}' has a quote that does not end") from None
-    wanted: dict[str, set[str]] = {}
+    wanted: dict[str, list[str]] = {}
     for part in parts:
         key, equals, value = part.partition("=")
         if key not in FILTERS or not equals:
@@ -101,51 +95,97 @@ def parse_filter(only: str) -> dict[str, set[str]]:
                 f"--only: '{part}' is not a filter",
                 f"as in dataset=fashion_mnist split=pls method=fedavg,celm; by {', '.join(FILTERS)}",
             )
-        wanted.setdefault(key, set()).update(slug(one) for one in value.split(","))
+        wanted.setdefault(key, []).append(value)
     return wanted
+
+
+def names_in(value: str, known: Collection[str]) -> Iterator[str]:
+    """The names in a list with commas; those that are known may have commas of their own.
+
+    >>> list(names_in("a, b,c", known={"a, b", "c", "d"}))
+    ['a, b', 'c']
+    """
+    parts = value.split(",")
+    while parts:
+        wholes = {end: ",".join(parts[:end]) for end in range(len(parts), 0, -1)}
+        end = next((end for end, whole in wholes.items() if whole in known), 1)
+        yield wholes[end]
+        parts = parts[end:]
 
 
 def chosen(study: Study, scale: Scale, only: str) -> list[tuple[Row, str, int]]:
     """Row, method and seed of every run that `only` keeps. A value that fits no run at all is a mistake."""
-    wanted = parse_filter(only)
-    known: dict[str, set[str]] = {name: set() for name in FILTERS}
-    kept = []
-    for row in rows_at(study, scale):
-        for method in study.methods_of(row):
-            for seed in seeds_at(study.seeds, scale):
-                facts = facts_of(study, row, method, seed)
-                for name, values in facts.items():
-                    known[name] |= values
-                # Coalitions are no methods to choose from: without all of them nothing is known.
-                asked = {name: values for name, values in wanted.items() if name in facts}
-                if all(values & facts[name] for name, values in asked.items()):
-                    kept.append((row, method, seed))
-    for name, values in wanted.items():
-        for value in sorted(values - known[name]):
+    runs = [
+        (row, method, seed)
+        for row in rows_at(study, scale)
+        for method in study.methods_of(row)
+        for seed in seeds_at(study.seeds, scale)
+    ]
+    facts = [facts_of(study, *run) for run in runs]
+    asked: dict[str, set[str]] = {}
+    for name, lists in parse_filter(only).items():
+        known = {value for fact in facts for value in fact.get(name, ())}
+        slugs = {slug(value) for value in known}
+        asked[name] = {slug(value) for text in lists for value in names_in(text, known)}
+        for value in sorted(asked[name] - slugs):
             raise CelmError(
-                f"--only: study '{study.name}' has no {name} '{value}'", nearest(value, known[name])
+                f"--only: study '{study.name}' has no {name} '{value}'",
+                nearest(value, slugs) if slugs else None,
             )
-    return kept
+    # Coalitions are no methods to choose from: without all of them nothing is known.
+    return [
+        run
+        for run, fact in zip(runs, facts, strict=True)
+        if all(values & set(map(slug, fact[name])) for name, values in asked.items() if name in fact)
+    ]
 
 
 def facts_of(study: Study, row: Row, method: str, seed: int) -> dict[str, set[str]]:
-    """What a run may be chosen by."""
+    """What a run may be chosen by; nothing where it is not known."""
     settings = row.settings
     facts = {
         "dataset": {settings["dataset"]["name"]},
         "split": {settings["split"]["name"], row.split_label},
         "row": {row.label},
-        "clients": {str(row.clients)},
+        "clients": set() if row.clients is None else {str(row.clients)},
         "method": {method},
         "seed": {str(seed)},
     }
     if method not in study.methods:
         del facts["method"]
-    return {name: {slug(value) for value in values} for name, values in facts.items()}
+    return facts
+
+
+Measured = Mapping[Key, Mapping[str, float | None]]
+"""Of every finished run, by metric."""
+
+
+def measure_runs(study: Study, outcomes: Mapping[Key, Outcome]) -> tuple[dict[Key, Outcome], Measured]:
+    """Every finished run of a method read once, and what its row asks of it.
+
+    A run that cannot be read, or measured, becomes a failed one; the others keep their figures.
+    """
+    metrics = {row.label: row.metrics or study.metrics for row in study.rows}
+    known, found = dict(outcomes), {}
+    for key, outcome in outcomes.items():
+        row, method, _ = key
+        if outcome.result is None or method not in study.methods:
+            continue
+        try:
+            run = Run.read(Folder.open(outcome.cell.place))
+            found[key] = {metric: measured(metric, run) for metric in metrics[row]}
+        except Exception as error:  # whatever a damaged file leads to
+            again = f"delete {outcome.cell.place} to have it run again"
+            known[key] = replace(outcome, result=None, error=f"{told(error)} ({again})")
+    return known, found
 
 
 def study_table(
-    study: Study, outcomes: Mapping[Key, Outcome], scale: Scale, wall_clock: bool = False
+    study: Study,
+    outcomes: Mapping[Key, Outcome],
+    figures: Measured,
+    scale: Scale,
+    wall_clock: bool = False,
 ) -> Table:
     """Rows by methods and metrics, with the paper's figures at the paper's scale.
 
@@ -167,14 +207,16 @@ def study_table(
                 else f"{row.label} {metric}"
             )
             for method in study.methods:
-                runs = finished_runs(outcomes, row.label, method)
-                values = [value for run in runs if (value := measured(metric, run)) is not None]
+                runs = [of_run for key, of_run in figures.items() if key[:2] == (row.label, method)]
+                values = [value for of_run in runs if (value := of_run[metric]) is not None]
                 column = metric if one_method(study) else method
                 if any(key[:2] == (row.label, method) for key in outcomes):
                     rows = [*rows, label] if label not in rows else rows
                     columns = [*columns, column] if column not in columns else columns
                 if values:
-                    ours[label, column] = Figure.of(values, metric in PERCENT, metric in LOW_IS_GOOD)
+                    ours[label, column] = Figure.of(
+                        values, metric in PERCENT, metric in LOW_IS_GOOD, metric not in UNRANKED
+                    )
                 dataset = row.settings["dataset"]["name"]
                 figure = printed(study.paper or "", dataset, row.split_label, method, metric)
                 if figure is not None and scale is Scale.paper:
@@ -188,8 +230,3 @@ def study_table(
 def one_method(study: Study) -> bool:
     """Then the metrics are the columns."""
     return len(study.methods) == 1
-
-
-def finished_runs(outcomes: Mapping[Key, Outcome], row: str, method: str) -> Sequence[Run]:
-    done = [o for (r, m, _), o in outcomes.items() if (r, m) == (row, method) and o.result is not None]
-    return [Run.read(Folder.open(outcome.cell.place)) for outcome in done]

@@ -9,13 +9,20 @@ smoke   the embedded digits in place of the dataset, three rounds, a fortieth of
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from enum import StrEnum
 from typing import Any
 
 from celm.federation.assembly import resolve
-from celm.federation.experiment import Experiment
+from celm.federation.experiment import Experiment, Probing
 from celm.study.declaration import Row, Study
+
+QUICK_LIMIT = 1000
+"""Samples of each class."""
+USUAL_STEPS: int = Probing.model_fields["steps"].default
+SMOKE_STEPS = 40
+"""Probe steps for which a smoke test takes one."""
 
 
 class Scale(StrEnum):
@@ -30,7 +37,7 @@ class Scale(StrEnum):
 
 
 def scaled(tables: dict[str, Any], scale: Scale) -> dict[str, Any]:
-    """Settings at a scale; the shape of the experiment (split, clients, methods) stays."""
+    """All settings of a run at a scale; the shape of the experiment (split, clients, methods) stays."""
     tables = {name: dict(table) for name, table in tables.items()}
     if scale is Scale.quick:
         full = resolve(Experiment.parse(tables))
@@ -39,15 +46,22 @@ def scaled(tables: dict[str, Any], scale: Scale) -> dict[str, Any]:
         decays = [at * fewer // rounds for at in full.train.decay_at]
         tables["run"] = {**tables.get("run", {}), "rounds": fewer}
         tables["train"] = {**tables.get("train", {}), "decay_at": decays}
-        tables["dataset"] = {"limit": 1000, **tables["dataset"]}
+        limit = min(full.dataset.limit or QUICK_LIMIT, QUICK_LIMIT)
+        tables["dataset"] = {**tables["dataset"], "limit": limit}
     elif scale is Scale.smoke:
         tables["run"] = {**tables.get("run", {}), "rounds": 3}
         tables["train"] = {**tables.get("train", {}), "batch": 32}
-        tables["probe"] = {**tables.get("probe", {}), "steps": 5}
+        probe = tables.get("probe", {})
+        tables["probe"] = {**probe, "steps": smoke_steps(probe.get("steps", USUAL_STEPS))}
         tables["dataset"] = {"name": "digits"}
         if tables["split"]["name"] == "natural":
             tables["split"] = {"name": "pls", "clients": 6}  # digits have no owners
     return tables
+
+
+def smoke_steps(steps: Any) -> Any:
+    """The usual 200 are 5, and methods that differ in their steps still do; what is no number is told of later."""
+    return math.ceil(steps / SMOKE_STEPS) if isinstance(steps, int) else steps
 
 
 def rows_at(study: Study, scale: Scale) -> list[Row]:
@@ -56,7 +70,7 @@ def rows_at(study: Study, scale: Scale) -> list[Row]:
         return list(study.rows)
     once = {row.split_label: row for row in reversed(study.rows)}
     few = [row for row in study.rows if once[row.split_label] is row]
-    return [row.model_copy(update={"split": {**row.settings["split"], "clients": 3}}) for row in few]
+    return [row.model_copy(update={"split": row.split.model_copy(update={"clients": 3})}) for row in few]
 
 
 def seeds_at(seeds: Sequence[int], scale: Scale) -> list[int]:

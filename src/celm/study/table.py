@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,16 +28,21 @@ class Figure:
     """Whether it is shown in percent, or as it is."""
     low: bool = False
     """Whether less is better."""
+    ranked: bool = True
+    """Whether more, or less, is better at all."""
 
     @classmethod
-    def of(cls, values: Sequence[float], percent: bool = True, low: bool = False) -> Figure:
+    def of(
+        cls, values: Sequence[float], percent: bool = True, low: bool = False, ranked: bool = True
+    ) -> Figure:
         """
         >>> Figure.of([0.8, 0.9]).shown()
         '85.00 ± 7.07'
         >>> Figure.of([0.8, 0.9], percent=False).shown()
         '0.850 ± 0.071'
         """
-        return cls(mean(values), stdev(values) if len(values) > 1 else None, len(values), percent, low)
+        spread = stdev(values) if len(values) > 1 else None
+        return cls(mean(values), spread, len(values), percent, low, ranked)
 
     def shown(self, between: str = " ± ") -> str:
         spread = "" if self.std is None else between + self.scaled(self.std)
@@ -92,9 +98,10 @@ class Table:
         rivals = (
             [(r, column) for r in self.rows] if self.compete == "rows" else [(row, c) for c in self.columns]
         )
-        values = sorted({self.ours[key].merit for key in rivals if key in self.ours}, reverse=True)
+        figures = [self.ours[key] for key in rivals if key in self.ours]
+        values = sorted({figure.merit for figure in figures if figure.ranked}, reverse=True)
         mine = self.ours.get((row, column))
-        if self.compete == "none" or mine is None or len(values) < 2:
+        if self.compete == "none" or mine is None or not mine.ranked or len(values) < 2:
             return 0
         return {values[0]: 1, values[1]: 2}.get(mine.merit, 0)
 
@@ -106,6 +113,7 @@ class Table:
         cells = []
         for row, column in self.keys():
             ours, paper = self.ours.get((row, column)), self.paper.get((row, column))
+            kind = ours or paper or Figure(0.0, None, 0)
             cells.append(
                 {
                     "row": row,
@@ -116,8 +124,9 @@ class Table:
                     "paper_mean": paper and paper.mean,
                     "paper_std": paper and paper.std,
                     "difference": self.difference(row, column),
-                    "percent": (ours or paper or Figure(0.0, None, 0)).percent,
-                    "low": (ours or paper or Figure(0.0, None, 0)).low,
+                    "percent": kind.percent,
+                    "low": kind.low,
+                    "ranked": kind.ranked,
                 }
             )
         return {"title": self.title, "compete": self.compete, "seeds": self.seeds, "cells": cells}
@@ -126,13 +135,14 @@ class Table:
         return [(row, column) for row in self.rows for column in self.columns]
 
     def to_markdown(self) -> str:
-        lines = [f"**{self.title}**", "", "| | " + " | ".join(self.columns) + " |"]
+        lines = [f"**{marked_down(self.title)}**", ""]
+        lines.append("| | " + " | ".join(map(marked_down, self.columns)) + " |")
         lines.append("|---" * (len(self.columns) + 1) + "|")
         for row in self.rows:
             cells = [
                 self.cell(row, column, ("**", "**"), ("<u>", "</u>"), " ± ", SHORT) for column in self.columns
             ]
-            lines.append(f"| {row} | " + " | ".join(cells) + " |")
+            lines.append(f"| {marked_down(row)} | " + " | ".join(cells) + " |")
         lines += ["", self.note] if self.note else []
         return "\n".join(lines) + "\n"
 
@@ -174,11 +184,34 @@ class Table:
         return f"{shown} ({beside})" if beside else shown
 
 
+LATEX = {char: f"\\{char}" for char in "_%&#${}"} | {
+    "\\": r"\textbackslash{}",
+    "^": r"\textasciicircum{}",
+    "~": r"\textasciitilde{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "|": r"\textbar{}",
+}
+MARKDOWN = re.compile(r"[\\|<*`~\[]|&(?=[#A-Za-z])|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])")
+"""What could be read as markup; an underscore within a word is not."""
+
+
 def escaped(text: str) -> str:
-    """Text for LaTeX."""
-    return "".join(
-        {"_": r"\_", "%": r"\%", "&": r"\&", "#": r"\#", "$": r"\$"}.get(char, char) for char in text
-    )
+    """Text for LaTeX, on one line.
+
+    >>> print(escaped("50 % of ^2"))
+    50 \\% of \\textasciicircum{}2
+    """
+    return "".join(LATEX.get(char, char) for char in " ".join(text.split()))
+
+
+def marked_down(text: str) -> str:
+    """Text for a cell of Markdown, on one line.
+
+    >>> print(marked_down("fashion_mnist a|b <i>"))
+    fashion_mnist a\\|b \\<i>
+    """
+    return MARKDOWN.sub(r"\\\g<0>", " ".join(text.split()))
 
 
 def save_table(table: Table, folder: Path, name: str = "table") -> None:

@@ -130,5 +130,10 @@ def identity(folder: Path) -> str:
 
 
 def safe(client: str) -> str:
-    """A client's name in letters that every dashboard takes."""
-    return re.sub(r"[^A-Za-z0-9_. -]", "_", client)
+    """A client's name in letters that every dashboard takes; one that is changed is marked, to stay its own.
+
+    >>> safe("client-0"), safe("St. Mary's")
+    ('client-0', 'St. Mary_s-e778')
+    """
+    plain = re.sub(r"[^A-Za-z0-9_. -]", "_", client)
+    return plain if plain == client else f"{plain}-{hashlib.sha256(client.encode()).hexdigest()[:4]}"

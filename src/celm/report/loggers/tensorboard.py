@@ -7,7 +7,7 @@ from pathlib import Path
 
 from torch.utils.tensorboard import SummaryWriter
 
-from celm.report.loggers import Scalar
+from celm.report.loggers import Scalar, identity
 
 
 class TensorBoard:
@@ -28,4 +28,5 @@ class TensorBoard:
 
 
 def open(place: str, folder: Path, after: int) -> TensorBoard:
-    return TensorBoard(Path(place) / folder.name, after)
+    # Runs of several comparisons have the same names.
+    return TensorBoard(Path(place) / f"{folder.name}-{identity(folder)[:6]}", after)
