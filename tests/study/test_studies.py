@@ -468,6 +468,10 @@ WHOLE = {
         ),
         ({"rows": "[[rows]]\ndataset = { limit = 3 }\nsplit = 'pls'"}, "rows.0.dataset.name: Field required"),
         (
+            {"rows": "[[rows]]\ndataset = 'digits'\nsplit = 'pls'\nrule = { warmup = 5 }"},
+            "rows.0: 'rule' is for methods to say, not for a row",
+        ),
+        (
             {"rows": "[[rows]]\ndataset = 'digits'\nsplit = { clients = 3 }"},
             "rows.0.split.name: Field required",
         ),

@@ -33,6 +33,10 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 KEPT_CHECKPOINTS = 2
+ANSWERS = (
+    "rounds", "accuracy", "balanced_accuracy", "rare_class_accuracy", "weights", "evidence", "counts", "seconds",
+)  # fmt: skip
+"""What a result.json must hold to be read."""
 
 
 class InUseError(CelmError):
@@ -202,9 +206,7 @@ class Folder:
         if not path.exists():
             return None
         found = read_json(path)
-        missing = [
-            name for name in ("rounds", "accuracy", "weights", "evidence", "counts") if name not in found
-        ]
+        missing = [name for name in ANSWERS if name not in found]
         if missing:
             raise CelmError(
                 f"{path} is damaged: it has no {missing[0]}", "delete it and resume to have it made again"

@@ -72,6 +72,13 @@ class Row(Tables):
     name: str | None = None
     metrics: list[str] | None = None
 
+    @model_validator(mode="after")
+    def methods_choose(self) -> Self:
+        for name in ("rule", "objective"):
+            if name in (self.model_extra or {}):
+                raise ValueError(f"'{name}' is for methods to say, not for a row")
+        return self
+
     @property
     def settings(self) -> dict[str, dict[str, Any]]:
         own = {
