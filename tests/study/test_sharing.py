@@ -100,7 +100,7 @@ def test_a_damaged_result_is_an_error_of_its_cell_alone(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_process_that_dies_takes_only_its_own_cell_with_it(tmp_path: Path) -> None:
-    tables = {**SMALL, "run": {"rounds": 40}, "train": {"batch": 16}}
+    tables = {**SMALL, "run": {"rounds": 160}, "train": {"batch": 16}}
     cells = list(compare_cells(Experiment.parse(tables), ["fedavg"], range(5), tmp_path, None).values())
     pools: list[Processes] = []
     killed: list[int] = []
