@@ -83,6 +83,47 @@ def test_weights_and_model_are_those_of_the_local_engine(tmp_path: Path, rule: s
         torch.testing.assert_close(found[name], tensor, rtol=0, atol=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("table", "chosen"),
+    [
+        ("filter", {"name": "clip_norm"}),
+        ("filter", {"name": "krum", "selected": 3}),
+        ("combine", {"name": "trimmed_mean"}),
+    ],
+)
+def test_robust_aggregation_is_that_of_the_local_engine(
+    tmp_path: Path, table: str, chosen: dict[str, Any]
+) -> None:
+    wanted = celm.Experiment.parse(
+        {**experiment("celm", warmup=2, evidence="calibrated").tables(), table: chosen}
+    )
+    local = celm.run(wanted, out=tmp_path / "local")
+    plain = celm.run(experiment("celm", warmup=2, evidence="calibrated"), out=tmp_path / "plain")
+    federation = federation_of(wanted)
+    grid = SmallGrid({name: ordinary(federation, name) for name in federation.facts.clients})
+    facts = federation.facts
+    strategy = CelmStrategy(
+        facts.module,
+        facts.input_shape,
+        facts.classes,
+        rule_options={"warmup": 2, "evidence": "calibrated"},
+        probe={"steps": 10},
+        fraction_evaluate=0.0,
+        **{table: chosen},
+    )
+    result = strategy.start(grid, ArrayRecord(federation.initial), num_rounds=ROUNDS)
+    for record, ours in zip(local.rounds, result.records, strict=True):
+        assert ours["standing"] == pytest.approx(record["standing"], abs=1e-6)
+        assert ours["excluded"] == record["excluded"]
+        assert ours["asked"] == list(facts.clients)
+    found = result.arrays.to_torch_state_dict()
+    unlike = 0.0
+    for name, tensor in local.model().state_dict().items():
+        torch.testing.assert_close(found[name], tensor, rtol=0, atol=1e-5)
+        unlike = max(unlike, float((tensor - plain.model().state_dict()[name]).abs().max()))
+    assert unlike > 1e-3
+
+
 def test_arrays_without_names_make_no_difference(tmp_path: Path) -> None:
     wanted = experiment("celm", warmup=2, evidence="calibrated")
     local = celm.run(wanted, out=tmp_path / "local")

@@ -24,8 +24,11 @@ from celm.federation.rounds import weighed
 from celm.flower import records
 from celm.flower.intake import Intake
 from celm.flower.state import Memory, ServerState
+from celm.models.averaging import weighted_mean
 from celm.models.state import StateDict, describe_mismatch
-from celm.rules.exchange import Delivery, Round, Validate
+from celm.rules.exchange import Delivery, Round, Update, Validate
+from celm.rules.robust.combine import Combine
+from celm.rules.robust.filter import Filter, Filtered
 from celm.rules.rule import AnyRule, Facts
 
 
@@ -59,6 +62,10 @@ class Server:
     heads_asked: int | None
     """For how many first rounds clients keep their own head; None: what the rule asks for."""
     reference: StateDict
+    filter: Filter | None = None
+    """Acts on updates before they are weighed."""
+    combine: Combine | None = None
+    """In place of the weighted mean."""
     state: ServerState | None = None
     settings: dict[str, Any] = field(default_factory=dict)
 
@@ -81,6 +88,11 @@ class Server:
             "input_shape": list(self.facts.input_shape),
             "head": list(self.facts.head),
             "model": {name: list(tensor.shape) for name, tensor in self.reference.items()},
+            **{
+                name: {"name": type(robust).__name__, **asdict(robust)}
+                for name, robust in (("filter", self.filter), ("combine", self.combine))
+                if robust is not None
+            },
             **sampling,
         }
         described: dict[str, Any] = json.loads(dump_json(settings))
@@ -111,17 +123,24 @@ class Server:
             return delivery
         return replace(delivery, model={**delivery.model, **state.heads[client]})
 
+    def taken(self, delivered: Mapping[str, Delivery], intake: Intake) -> Filtered:
+        """The round as the rule is to see it, and whom the filter left out."""
+        average = self.combine or weighted_mean
+        number, model = self.done + 1, self.now.model
+        round = Round(number, 0.0, model, delivered, intake.updates, self.validate, average)
+        return Filtered(round) if self.filter is None else self.filter.apply(round)
+
     def absorb(
         self,
-        delivered: Mapping[str, Delivery],
+        filtered: Filtered,
+        asked: Sequence[str],
         online: Sequence[str],
         intake: Intake,
         metrics: dict[str, Any] | None,
         watch: Stopwatch,
     ) -> StateDict:
         """Weigh, merge and keep a round; the new global model."""
-        before, number = self.now, self.done + 1
-        taken = Round(number, 0.0, before.model, delivered, intake.updates, self.validate)
+        before, number, taken = self.now, self.done + 1, filtered.round
         with watch.timed("weigh"):
             weighing = self.rule.weigh(before.rule, replace(self.facts, clients=before.clients), taken)
         with watch.timed("merge"):
@@ -137,14 +156,14 @@ class Server:
             )
             model = before.model
         after = ServerState(
-            number, model, weighing.state, before.clients, self.heads_after(taken, weighing.state)
+            number, model, weighing.state, before.clients, self.heads_after(intake.updates, weighing.state)
         )
         with watch.timed("record"):
             facts = {
-                "asked": list(delivered),
+                "asked": list(asked),
                 "absent": [client for client in before.clients if client not in online],
                 "received": records.received(intake.updates),
-                "excluded": dict(intake.excluded),
+                "excluded": {**intake.excluded, **filtered.excluded},
                 "strays": intake.strays,
                 **weighed(weighing),
                 **({"merge": refused} if refused else {}),
@@ -158,14 +177,12 @@ class Server:
         self.state = after
         return model
 
-    def heads_after(self, taken: Round, after: Any) -> dict[str, StateDict]:
-        """The heads to send back next round; none once heads are shared."""
-        if taken.number >= self.local_heads or self.rule.settled(after):
+    def heads_after(self, updates: Mapping[str, Update], after: Any) -> dict[str, StateDict]:
+        """The heads to send back next round, as they came; none once heads are shared."""
+        if self.done + 1 >= self.local_heads or self.rule.settled(after):
             return {}
         names = self.facts.head
-        sent = {
-            client: {name: update.model[name] for name in names} for client, update in taken.updates.items()
-        }
+        sent = {client: {name: update.model[name] for name in names} for client, update in updates.items()}
         return {**self.now.heads, **sent}
 
     @property

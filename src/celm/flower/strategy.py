@@ -30,7 +30,7 @@ from celm.federation.rounds import drawn
 from celm.flower import metrics
 from celm.flower.arrays import Layout, Refusal
 from celm.flower.course import Course
-from celm.flower.intake import EXAMINE, Intake, take_in
+from celm.flower.intake import EXAMINE, take_in
 from celm.flower.model import Model, own_module, validator
 from celm.flower.sampling import Identify, connected_nodes, sample_size
 from celm.flower.server import Server, Stopwatch
@@ -40,6 +40,7 @@ from celm.models.anatomy import find_head, head_keys
 from celm.models.state import StateDict, state_of
 from celm.rules import rules
 from celm.rules.exchange import Delivery
+from celm.rules.robust import combines, filters
 from celm.rules.rule import AnyRule, Facts, ProbeSettings
 
 
@@ -66,6 +67,8 @@ class ContributionStrategy(Course):
     rule_options : settings of the rule named, as in `{"warmup": 5}`
     probe : settings of the probe, as in `{"steps": 200, "chunk": 100}`, or "fast"
     probe_engine : "local", or "ray" to probe on the Ray cluster that this process is in or that Ray finds
+    filter : acts on updates before they are weighed, as in "clip_norm" or `{"name": "krum", "malicious": 1}`
+    combine : in place of the weighted mean, as in "median"
     head : name of the last linear layer, where it is not found by itself
     local_heads : for how many first rounds clients keep their own head; by default what the rule asks for
     validation : inputs and labels held by the server, for the rules that need them
@@ -91,6 +94,8 @@ class ContributionStrategy(Course):
         rule_options: Mapping[str, Any] | None = None,
         probe: Mapping[str, Any] | str | None = None,
         probe_engine: str = "local",
+        filter: Mapping[str, Any] | str | None = None,
+        combine: Mapping[str, Any] | str | None = None,
         head: str | None = None,
         local_heads: int | None = None,
         validation: tuple[Tensor, Tensor] | None = None,
@@ -120,11 +125,9 @@ class ContributionStrategy(Course):
             raise CelmError(
                 f"rule '{name}' needs held-out data at the server", "give validation=(inputs, labels)"
             )
-        probing = ProbeSettings(
-            **Experiment.parse(
-                {"probe": probe if isinstance(probe, str) else dict(probe or {})}
-            ).probe.model_dump()
-        )
+        given = {"probe": probe or {}, "filter": filter, "combine": combine}
+        asked = Experiment.parse({name: value for name, value in given.items() if value is not None})
+        probing = ProbeSettings(**asked.probe.model_dump())
         if probe_engine not in ("local", "ray"):
             raise CelmError(f"probe_engine must be 'local' or 'ray', not {probe_engine!r}")
         prober = RayProber() if probe_engine == "ray" else probe_here
@@ -140,6 +143,8 @@ class ContributionStrategy(Course):
             self.memory,
             local_heads,
             state_of(module),
+            filters.build(asked.filter.name, asked.filter.options) if asked.filter else None,
+            combines.build(asked.combine.name, asked.combine.options) if asked.combine else None,
         )
         self.min_clients = max(1, min(2, min_train_nodes) if min_clients is None else min_clients)
         self.retries = retries
@@ -184,6 +189,7 @@ class ContributionStrategy(Course):
             f"│\t├──{server.rule_name}: {asdict(server.rule)}",
             f"│\t├──Clients keep their heads for {server.local_heads} of {facts.rounds} rounds",
             f"│\t├──Clients must also send: {server.rule.needs.extras or 'nothing'}",
+            f"│\t├──Filter: {server.filter or 'none'}; combine: {server.combine or 'weighted mean'}",
             f"│\t└──Probe: {asdict(facts.probe)} on {place}",
             "├──> Sampling:",
             f"│\t├──Fraction: train ({self.fraction_train:.2f}) | evaluate ({self.fraction_evaluate:.2f})",
@@ -252,16 +258,18 @@ class ContributionStrategy(Course):
         with asked.watch.timed("validate"):
             sent = {client: message.metadata.message_id for client, message in asked.messages.items()}
             intake = take_in(replies, sent, self.begun, self.arrayrecord_key, self.weighted_by_key)
-        self.report(intake)
-        if len(intake.updates) < self.min_clients:
+            filtered = self.server.taken(asked.delivered, intake)
+        usable, excluded = filtered.round.clients, {**intake.excluded, **filtered.excluded}
+        self.report(len(usable), excluded, intake.strays)
+        if len(intake.updates) < self.min_clients or not usable:
             log(WARNING, "%d usable replies, %d needed", len(intake.updates), self.min_clients)
-            failure = {"round": server_round, "attempt": self.attempt + 1, "excluded": dict(intake.excluded)}
+            failure = {"round": server_round, "attempt": self.attempt + 1, "excluded": excluded}
             self.memory.keep_failure({**failure, "strays": intake.strays})
             return None, None
-        contents = list(intake.contents.values())
+        contents = [intake.contents[client] for client in usable]
         reported = metrics.aggregated(contents, self.weighted_by_key, self.train_metrics_aggr_fn)
         told = metrics.plain(reported)
-        model = self.server.absorb(asked.delivered, asked.online, intake, told, asked.watch)
+        model = self.server.absorb(filtered, list(asked.delivered), asked.online, intake, told, asked.watch)
         log(INFO, "\t└──> of the round: %s", asked.watch.shares())
         return self.packed(model), reported
 
@@ -310,13 +318,11 @@ class ContributionStrategy(Course):
         except Refusal as refusal:
             raise CelmError(f"the global arrays do not fit the model: {refusal}") from refusal
 
-    def report(self, intake: Intake) -> None:
-        log(
-            INFO, "aggregate_train: %d usable replies, %d excluded", len(intake.updates), len(intake.excluded)
-        )
-        for client, reason in intake.excluded.items():
+    def report(self, usable: int, excluded: Mapping[str, str], strays: Iterable[str]) -> None:
+        log(INFO, "aggregate_train: %d usable replies, %d excluded", usable, len(excluded))
+        for client, reason in excluded.items():
             log(WARNING, "\t> excluded: %s: %s", client, reason)
-        for stray in intake.strays:
+        for stray in strays:
             log(WARNING, "\t> ignored: %s", stray)
 
 
@@ -324,7 +330,8 @@ class CelmStrategy(ContributionStrategy):
     """CELM: weights by class-wise contribution, from the clients' models alone.
 
     Settings of the rule go into `rule_options`, as in `rule_options={"warmup": 5}`; all others are those of
-    `ContributionStrategy`. Where members may cheat: `{"evidence": "calibrated", "reprobe": "on-drift"}`.
+    `ContributionStrategy`. Where members may cheat: `{"evidence": "calibrated", "reprobe": "on-drift"}`, and
+    `filter="clip_norm"`.
     """
 
     def __init__(self, model: Model, input_shape: tuple[int, ...], classes: int, **settings: Any) -> None:
