@@ -175,3 +175,11 @@ def test_renaming_clients_renames_weights(rounds: list[dict[str, float]], beta: 
     assert other.of == pytest.approx(
         {renamed[name]: weight for name, weight in play(rounds, beta).of.items()}
     )
+
+
+def test_silence_costs_the_part_of_the_rounds_that_were_not_answered() -> None:
+    weights = Weights({"a": 0.5, "b": 0.25, "c": 0.25})
+    found = weights.attended(asked={"a": 4, "b": 4}, answered={"a": 2, "b": 4})
+    # 0.25, 0.25 and, as nobody asked c, 0.25
+    assert found.of == pytest.approx({"a": 1 / 3, "b": 1 / 3, "c": 1 / 3})
+    assert weights.attended({"a": 4}, {"a": 4}) == weights

@@ -14,6 +14,7 @@ Weights are kept over every client ever seen and always sum to 1. What the paper
   nothing, all present count the same.
 - Scores that sum to 0 (no evidence at all) leave the weights as they were.
 - Where c(0) is to count for nothing, clients scored for the first time take β = 0; all present are then scaled to m.
+- Where silence is to cost something, c_i is multiplied by the part of the rounds it was asked in that i answered.
 """
 
 from __future__ import annotations
@@ -64,6 +65,13 @@ class Weights:
         if anew and len(set(kept.values())) > 1:
             step = {name: held * weight for name, weight in normalised(step).items()}
         return Weights({name: step.get(name, weight) for name, weight in known.of.items()})
+
+    def attended(self, asked: Mapping[str, int], answered: Mapping[str, int]) -> Weights:
+        """By how often a client answered when it was asked; of who never was, nothing is known."""
+        if asked == answered:
+            return self
+        part = {name: answered.get(name, 0) / times for name, times in asked.items()}
+        return Weights(normalised({name: part.get(name, 1) * weight for name, weight in self.of.items()}))
 
     def among(self, clients: Sequence[str]) -> dict[str, float]:
         """The weights to average with when only `clients` are present: on the simplex, in client order."""

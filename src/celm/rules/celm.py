@@ -22,7 +22,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Annotated, Any, ClassVar, Literal
 
 import torch
@@ -34,13 +33,14 @@ from celm.base.names import in_order
 from celm.method.calibration import calibrated_evidence
 from celm.method.cheaper import refined, sampled_classes, sampling_errors
 from celm.method.evidence import bias, evidence, scores, unreadable
-from celm.method.movement import idle, movement
-from celm.method.probe import Probe, Starts, model_noise
-from celm.method.stacking import Stack
+from celm.method.movement import idle
+from celm.method.probe import Probe
 from celm.method.weights import Weights, normalised, warmup_rounds
 from celm.models.state import StateDict
 from celm.rules.exchange import Round
+from celm.rules.probing import GLOBAL, begin, ended, probe_global, probe_of_round, put
 from celm.rules.rule import Facts, Rule, Weighing
+from celm.rules.work import moves, named, stopped, told
 
 
 @dataclass(frozen=True)
@@ -62,6 +62,14 @@ class Evidence:
     """The round in which the weights had settled, before the warm-up was over."""
     evidence: Mapping[str, Tensor] = field(default_factory=dict)
     """Where not all classes are probed in a round: the evidence of each when last seen, 0 where it never was."""
+
+    def last(self) -> dict[str, Tensor | None]:
+        """Where the last probe of each model ended."""
+        return {GLOBAL: self.global_inputs, **self.inputs}
+
+    def attended(self) -> Weights:
+        """The weights, less what silence costs."""
+        return self.weights.attended(self.asked, self.answered)
 
 
 @dataclass(frozen=True)
@@ -128,7 +136,7 @@ class Celm(Rule[Evidence]):
     def warming_up(self, state: Evidence, federation: Facts, round: Round) -> Weighing[Evidence]:
         names = in_order(round.clients)
         columns = sampled_classes(federation.classes, federation.probe.classes, federation.seed, round.number)
-        found, left = self.probed(state, federation, round, columns)
+        found, left = self.probed(federation, round, state.last() if self.warm_start else {}, columns)
         still, seen = self.who_works(state, federation, round, found)
         Q = self.evidence_of(found, still)
         score = dict(zip(names, self.scores_of(Q).tolist(), strict=True))
@@ -147,7 +155,7 @@ class Celm(Rule[Evidence]):
             diagnostics |= {"probed": columns, "standard_errors": dict(zip(names, errors, strict=True))}
         state, known = self.remembered(state, federation, names, columns, found, Q)
         state = self.smoothed(state, round, score)
-        weights = attended(state)
+        weights = state.attended()
         return Weighing(
             state,
             weights=weights.among(names),
@@ -165,8 +173,9 @@ class Celm(Rule[Evidence]):
         names = in_order(round.clients)
         if self.evidence != "calibrated":
             return torch.zeros(len(names), dtype=torch.bool), {}
-        inputs = found.inputs[0] if federation.probe.keep else self.fresh(state, federation, round)
-        moved = moves(state, federation, round, inputs)
+        keep = federation.probe.keep
+        inputs = found.inputs[0] if keep else probe_global(federation, round, state.global_inputs)
+        moved = moves(federation, round, state.past, inputs)
         still = idle(moved)
         return still, {"idle": named(names, still), "movement": told(names, moved)}
 
@@ -195,48 +204,27 @@ class Celm(Rule[Evidence]):
     ) -> tuple[Evidence, dict[str, Tensor]]:
         """With where probes ended; also the evidence of all classes, of those not probed as when last seen."""
         known = dict(zip(names, Q, strict=True))
-        keep = federation.probe.keep
-        ended = dict(zip(names, found.inputs[1:], strict=True)) if keep else {}
-        global_inputs = found.inputs[0] if keep else None
         if len(columns) < federation.classes:
             nothing = torch.zeros(federation.classes, dtype=torch.float64)
             known = {
                 name: put(state.evidence.get(name, nothing), columns, row) for name, row in known.items()
             }
-            ended = {
-                name: put(start(federation, name, state.inputs.get(name)), columns, x)
-                for name, x in ended.items()
-            }
-            if global_inputs is not None:
-                global_inputs = put(start(federation, "", state.global_inputs), columns, global_inputs)
             state = replace(state, evidence={**state.evidence, **known})
-        return replace(state, inputs={**state.inputs, **ended}, global_inputs=global_inputs), known
+        if not federation.probe.keep:
+            return replace(state, global_inputs=None), known
+        inputs = ended(federation, names, found, state.last(), columns)
+        global_inputs = inputs.pop(GLOBAL)
+        return replace(state, inputs={**state.inputs, **inputs}, global_inputs=global_inputs), known
 
     def probed(
-        self, state: Evidence, federation: Facts, round: Round, columns: list[int]
+        self, federation: Facts, round: Round, last: Mapping[str, Tensor | None], columns: list[int]
     ) -> tuple[Probe, float | None]:
         """The global model and the clients', in order; and, with a tolerance, how wrong the scores may be.
 
         That is of the scores as they are with all clients at work.
         """
-        names, how = in_order(round.clients), federation.probe
-        last = state if self.warm_start else Evidence()
-        before = {"": last.global_inputs, **{name: last.inputs.get(name) for name in names}}
-        inputs = Starts([partial(some_of, federation, *each, columns) for each in before.items()])
-        stack = Stack(federation.module, [round.start, *(round.updates[name].model for name in names)])
-
-        def walk(steps: int, lr: float) -> Probe:
-            return federation.prober(
-                stack,
-                inputs,
-                columns,
-                steps=steps,
-                lr=lr,
-                **how.always(),
-                seed=federation.seed,
-                calibrated=self.evidence == "calibrated",
-            )
-
+        how = federation.probe
+        walk = probe_of_round(federation, round, last, columns, self.evidence == "calibrated")
         if how.tolerance is None:
             return walk(how.steps, how.lr), None
         return refined(
@@ -251,7 +239,7 @@ class Celm(Rule[Evidence]):
     def after_warmup(self, state: Evidence, federation: Facts, round: Round) -> Weighing[Evidence]:
         """After the warm-up: weights stay, but for clients that do not work."""
         needed = None if self.reprobe == "never" else state.global_inputs
-        known = attended(state).knowing(round.clients)
+        known = state.attended().knowing(round.clients)
         state = replace(
             state, weights=known, inputs={}, global_inputs=needed, evidence={}, asked={}, answered={}
         )
@@ -275,27 +263,16 @@ class Celm(Rule[Evidence]):
     def look(
         self, state: Evidence, federation: Facts, round: Round, fresh: bool
     ) -> tuple[Evidence, dict[str, float | None]]:
-        """Who of the present has stopped working, and how far each moved; who cannot be judged stays as it was."""
-        fresh = fresh or state.global_inputs is None
-        inputs = self.fresh(state, federation, round) if fresh else start(federation, "", state.global_inputs)
-        names = in_order(round.clients)
-        moved = moves(state, federation, round, inputs)
-        judged = named(names, ~moved.isnan())
-        stopped = {*named(names, idle(moved)), *(name for name in state.idle if name not in judged)}
-        state = replace(state, global_inputs=inputs, idle=tuple(in_order(stopped)))
+        """Who of the present has stopped working, and how far each moved."""
+        last, names = state.global_inputs, in_order(round.clients)
+        inputs = (
+            probe_global(federation, round, last)
+            if fresh or last is None
+            else begin(federation, GLOBAL, last)
+        )
+        moved = moves(federation, round, state.past, inputs)
+        state = replace(state, global_inputs=inputs, idle=stopped(names, moved, state.idle))
         return state, told(names, moved)
-
-    def fresh(self, state: Evidence, federation: Facts, round: Round) -> Tensor:
-        """Where a new probe of the global model alone ends, `[K, *shape]`."""
-        how = federation.probe
-        return federation.prober(
-            Stack(federation.module, [round.start]),
-            start(federation, "", state.global_inputs)[None],
-            federation.classes,
-            steps=how.steps,
-            lr=how.lr,
-            **how.always() | {"keep": True},
-        ).inputs[0]
 
     def evidence_of(self, found: Probe, still: Tensor | None = None) -> Tensor:
         """Q of the clients, from a probe of the global model and of theirs; who stands `still` `[N]` has none."""
@@ -308,57 +285,3 @@ class Celm(Rule[Evidence]):
 def counted(before: Mapping[str, int], names: Iterable[str]) -> dict[str, int]:
     """One more of each."""
     return {**before, **{name: before.get(name, 0) + 1 for name in names}}
-
-
-def attended(state: Evidence) -> Weights:
-    """Weights by how often a client answered when it was asked; of who never was, nothing is known."""
-    if state.asked == state.answered:
-        return state.weights
-    part = {name: state.answered.get(name, 0) / times for name, times in state.asked.items()}
-    return Weights(
-        normalised({name: part.get(name, 1) * weight for name, weight in state.weights.of.items()})
-    )
-
-
-def moves(state: Evidence, federation: Facts, round: Round, inputs: Tensor) -> Tensor:
-    """How far each client of the round moved what it was sent, `[N]` in client order."""
-    names, chunk = in_order(round.clients), federation.probe.chunk
-    return movement(
-        Stack(federation.module, [round.delivered[name].model for name in names]),
-        Stack(federation.module, [round.updates[name].model for name in names]),
-        inputs,
-        federation.seed,
-        [*state.past, round.start],
-        None if chunk is None else max(1, chunk // federation.classes),
-    )
-
-
-def told(names: list[str], moved: Tensor) -> dict[str, float | None]:
-    """For the record: None where there is nothing to compare with."""
-    return {
-        name: None if value != value else value for name, value in zip(names, moved.tolist(), strict=True)
-    }
-
-
-def named(names: list[str], which: Tensor) -> list[str]:
-    """Those of whom it is true `[N]`."""
-    return [name for name, holds in zip(names, which.tolist(), strict=True) if holds]
-
-
-def some_of(federation: Facts, name: str, last: Tensor | None, columns: list[int]) -> Tensor:
-    """Where the probe of these classes begins."""
-    return start(federation, name, last)[columns]
-
-
-def put(tensor: Tensor, rows: list[int], values: Tensor) -> Tensor:
-    """A copy with these rows replaced."""
-    changed = tensor.clone()
-    changed[rows] = values.to(changed)
-    return changed
-
-
-def start(federation: Facts, name: str, last: Tensor | None) -> Tensor:
-    """Where a probe begins: where the model's last one ended, unless that ran off to infinity; else noise."""
-    if last is not None and bool(last.isfinite().all()):
-        return last
-    return model_noise(federation.seed, name, federation.classes, federation.input_shape)
