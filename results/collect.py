@@ -18,6 +18,9 @@ def gathered(place: Path) -> dict[str, Any]:
     rounds = [json.loads(line) for line in (place / "rounds.jsonl").read_text().splitlines()]
     probed = [record["evidence"] for record in rounds if record["evidence"] is not None]
     found = {name: result[name] for name in KEPT} | {"counts": result["counts"]}
+    found["every_tenth_round"] = shortened(
+        [record["accuracy"] for record in rounds[9::10] if "accuracy" in record]
+    )
     if probed:
         found |= {"evidence": shortened(probed[-1]), "probed_rounds": len(probed)}
     if result["free_riders"]:
