@@ -22,10 +22,9 @@ for path in sorted(Path(__file__).parent.glob("paper/*.json")):
         print(f"  not held: {(held == 0).sum()} pairs, evidence on {((held == 0) & (found > 0)).sum()}")
         print(f"  held: {(held > 0).sum()} pairs, evidence on {((held > 0) & (found > 0)).sum()};", end=" ")
         print(f"images of the others: {sorted(int(count) for count in held[missed])}")
-        print(
-            f"  weights and sizes correlate at {np.corrcoef(weights, held.sum(axis=1))[0, 1]:.3f};", end=" "
-        )
+        sizes = held.sum(axis=1)
+        if np.ptp(sizes) > 0:
+            print(f"  weights and sizes correlate at {np.corrcoef(weights, sizes)[0, 1]:.3f}")
         distance = jensenshannon(truth, found.ravel() / found.sum())
-        print(
-            f"distance {distance:.3f}, uniform {jensenshannon(truth, np.full_like(truth, 1 / truth.size)):.3f}"
-        )
+        uniform = jensenshannon(truth, np.full_like(truth, 1 / truth.size))
+        print(f"  distance to the truth {distance:.3f}, of a uniform guess {uniform:.3f}")
