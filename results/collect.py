@@ -1,28 +1,32 @@
 """Gather the finished runs of a study or comparison into one small file: python results/collect.py FOLDER OUT.json.
 
-Kept: what accuracies, distances of evidence and the detection of free-riders can be computed from again.
+Kept: what accuracies, distances of evidence and the detection of free-riders can be computed from again. With
+`--every-round` the evidence of every probed round, not of the last alone, and the level that was taken off.
 """
 
 from __future__ import annotations
 
 import json
-import sys
+from argparse import ArgumentParser
 from pathlib import Path
 from typing import Any
 
 KEPT = ("seed", "accuracy", "balanced_accuracy", "rare_class_accuracy", "per_class", "weights", "seconds")
 
 
-def gathered(place: Path) -> dict[str, Any]:
+def gathered(place: Path, every_round: bool) -> dict[str, Any]:
     result = json.loads((place / "result.json").read_text())
     rounds = [json.loads(line) for line in (place / "rounds.jsonl").read_text().splitlines()]
-    probed = [record["evidence"] for record in rounds if record["evidence"] is not None]
+    probed = [record for record in rounds if record["evidence"] is not None]
     found = {name: result[name] for name in KEPT} | {"counts": result["counts"]}
     found["every_tenth_round"] = shortened(
         [record["accuracy"] for record in rounds[9::10] if "accuracy" in record]
     )
     if probed:
-        found |= {"evidence": shortened(probed[-1]), "probed_rounds": len(probed)}
+        found |= {"evidence": shortened(probed[-1]["evidence"]), "probed_rounds": len(probed)}
+    if every_round:
+        found["evidence_by_round"] = [shortened(record["evidence"]) for record in probed]
+        found["levels"] = [shortened(record["diagnostics"]["bias"]) for record in probed]
     if result["free_riders"]:
         standing = [shortened(record["standing"]) for record in rounds if record["standing"] is not None]
         found |= {"free_riders": result["free_riders"], "standing": standing}
@@ -48,9 +52,14 @@ def text(runs: dict[str, dict[str, Any]]) -> str:
 
 
 if __name__ == "__main__":
-    folder, out = Path(sys.argv[1]), Path(sys.argv[2])
-    cells = folder / "cells" if (folder / "cells").is_dir() else folder
-    found = {path.parent.name: gathered(path.parent) for path in sorted(cells.glob("*/result.json"))}
-    out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(text(found))
-    print(f"{len(found)} runs in {out}")
+    parser = ArgumentParser()
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--every-round", action="store_true")
+    asked = parser.parse_args()
+    cells = asked.folder / "cells" if (asked.folder / "cells").is_dir() else asked.folder
+    places = [path.parent for path in sorted(cells.glob("*/result.json"))]
+    found = {place.name: gathered(place, asked.every_round) for place in places}
+    asked.out.parent.mkdir(parents=True, exist_ok=True)
+    asked.out.write_text(text(found))
+    print(f"{len(found)} runs in {asked.out}")
