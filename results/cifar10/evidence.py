@@ -40,6 +40,10 @@ for path in sorted(Path(__file__).parent.glob("paper/*.json")):
             detection = detect(standing + standing[-1:] * (ROUNDS - len(standing)), run["free_riders"])
             frozen = {client: round(weight, 3) for client, weight in standing[-1].items()}
             rates = f"FPR {detection.fpr:.3f}, TPR {detection.tpr:.3f}"
+            for rider in run["free_riders"]:
+                its = np.flatnonzero(held[clients.index(rider)])
+                parts = [f"{found[clients.index(rider), i] / found[:, i].sum():.2f}" for i in its]
+                print(f"  the free-rider's part of the evidence of its classes: {' '.join(parts)}")
             print(f"  AUROC {detection.auroc:.3f}, {rates}; frozen weights {frozen}")
         if "levels" in run:
             by_round = [np.array([round[client] for client in clients]) for round in run["evidence_by_round"]]
