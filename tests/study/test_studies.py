@@ -6,13 +6,16 @@ import json
 import math
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
 from celm.base.errors import CelmError
 from celm.cli.app import app
 from celm.cli.study import save_errors
-from celm.federation.assembly import assemble
+from celm.data.catalogue import splits
+from celm.federation.assembly import assemble, resolve
+from celm.federation.experiment import Experiment
 from celm.report.html import report
 from celm.study import costs
 from celm.study.declaration import Study, load_study, study_names
@@ -20,7 +23,7 @@ from celm.study.grid import rounds_done, run_grid
 from celm.study.paper import printed
 from celm.study.processes import Processes
 from celm.study.running import study_cells, with_earlier
-from celm.study.scales import Scale, rows_at, scaled
+from celm.study.scales import QUICK_LIMIT, Scale, rows_at, scaled
 
 NAMES = study_names()
 
@@ -331,6 +334,29 @@ def test_quick_lets_rates_decay_at_the_same_part_of_the_run(tmp_path):
     found = {cell.experiment.dataset.name: cell.experiment for cell in cells.values()}
     assert (found["fashion_mnist"].run.rounds, found["fashion_mnist"].train.decay_at) == (20, (10,))
     assert (found["cifar10"].run.rounds, found["cifar10"].train.decay_at) == (40, (10,))
+
+
+def test_quick_evaluates_a_few_times_and_not_more_often_than_declared(tmp_path):
+    def every(run):
+        tables = {"dataset": {"name": "cifar10"}, "split": {"name": "pls"}, "run": run}
+        return scaled(tables, Scale.quick)["run"]["evaluate_every"]
+
+    assert [every(run) for run in ({}, {"rounds": 5}, {"evaluate_every": 20})] == [5, 1, 20]
+
+
+@pytest.mark.parametrize("dataset", ["cifar10", "fashion_mnist", "emnist47"])
+def test_label_skew_keeps_its_shape_at_quick(dataset):
+    """What the authors take of a label of the whole dataset is more than a part of it has."""
+    tables = {"dataset": {"name": dataset}, "split": {"name": "pls"}}
+    choice = resolve(Experiment.parse(scaled(tables, Scale.quick))).split
+    classes = 47 if dataset == "emnist47" else 10
+    labels = np.repeat(np.arange(classes), QUICK_LIMIT)
+    dealing = splits.build(choice.name, choice.options).deal(labels, classes, 5, np.random.RandomState(42))
+    held = [np.bincount(labels[part], minlength=classes) for part in dealing.clients.values()]
+    fewest = classes // 5 + (classes % 5 > 0)
+    assert np.count_nonzero(held[0]) == fewest
+    assert len({counts.sum() for counts in held}) == 1
+    assert held[0].sum() > 0.9 * fewest * QUICK_LIMIT / 2
 
 
 def test_dry_run_says_how_much_there_is_to_do(tmp_path):

@@ -66,8 +66,10 @@ def resolve(experiment: Experiment) -> Experiment:
     usual = source.defaults
     split, model, run, train = experiment.split, experiment.model, experiment.run, experiment.train
     split_name = split.name or usual.split
-    # What the paper's authors set for a dataset, they set for five clients; more would run out of samples.
-    customary = usual.splits.get(split_name, {}) if split.clients <= 5 else {}
+    # What the paper's authors set for a dataset, they set for five clients and all of its samples; more clients
+    # would run out of them, and so would five of a part.
+    whole = split.clients <= 5 and experiment.dataset.limit is None
+    customary = usual.splits.get(split_name, {}) if whole else {}
     split_options = {**customary, **split.options}
     tables: dict[str, Any] = experiment.tables()
     tables["split"] = {

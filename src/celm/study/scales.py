@@ -2,7 +2,8 @@
 
 paper   as declared
 quick   a fifth of the rounds but at least ten (rates decay in proportion), at most 1000 samples of each class,
-        the first seed
+        eight evaluations of the global model or a few more, since one after every round takes as long as the
+        training, the first seed
 smoke   the embedded digits in place of the dataset, three rounds, a fortieth of the probe steps, the first seed;
         where every coalition is trained, three clients, and every split once
 """
@@ -20,6 +21,8 @@ from celm.study.declaration import Row, Study
 
 QUICK_LIMIT = 1000
 """Samples of each class."""
+QUICK_EVALUATIONS = 8
+"""The test set stays whole."""
 USUAL_STEPS: int = Probing.model_fields["steps"].default
 SMOKE_STEPS = 40
 """Probe steps for which a smoke test takes one."""
@@ -44,7 +47,8 @@ def scaled(tables: dict[str, Any], scale: Scale) -> dict[str, Any]:
         rounds = full.run.rounds or 0
         fewer = min(rounds, max(10, rounds // 5))
         decays = [at * fewer // rounds for at in full.train.decay_at]
-        tables["run"] = {**tables.get("run", {}), "rounds": fewer}
+        every = max(full.run.evaluate_every, fewer // QUICK_EVALUATIONS)
+        tables["run"] = {**tables.get("run", {}), "rounds": fewer, "evaluate_every": every}
         tables["train"] = {**tables.get("train", {}), "decay_at": decays}
         limit = min(full.dataset.limit or QUICK_LIMIT, QUICK_LIMIT)
         tables["dataset"] = {**tables["dataset"], "limit": limit}
