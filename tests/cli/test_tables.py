@@ -7,7 +7,7 @@ import io
 import pytest
 from rich.console import Console
 
-from celm.cli.tables import comparison_table, transposed
+from celm.cli.tables import comparison_table, holdings_table, transposed
 from celm.study.table import Figure, Table
 
 ROWS, METHODS = ["fashion_mnist pls", "fashion_mnist dirichlet_0.05"], [f"method {i}" for i in range(26)]
@@ -44,6 +44,38 @@ def test_nothing_is_cut(rows: list[str], columns: list[str], width: int, paper: 
 def test_many_methods_stand_below_one_another() -> None:
     lines = printed(table(ROWS, METHODS), 80).splitlines()
     assert [line.split("│")[1].strip() for line in lines if line.startswith("│")] == METHODS
+
+
+LONG = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck [bold]"]
+
+
+@pytest.mark.parametrize("width", [60, 80, 200])
+@pytest.mark.parametrize("clients", [1, 5, 30])
+@pytest.mark.parametrize("classes", [LONG, [f"class {k}" for k in range(47)]])
+def test_who_holds_what_is_shown_whole(classes: list[str], clients: int, width: int) -> None:
+    counts = {f"client-{i}": [1000 * i + 2 * k for k in range(len(classes))] for i in range(clients)}
+    text = io.StringIO()
+    Console(file=text, width=width).print(holdings_table(counts, classes, "all [red]of it", width))
+    lines = text.getvalue().splitlines()
+    assert "…" not in text.getvalue()
+    assert lines[0].strip() == "all [red]of it"
+    assert max(map(len, lines)) <= width
+    words = text.getvalue().replace("┃", "│").split("│")
+    told = {word.strip() for word in words}
+    assert {*classes, *counts, "total", "·"} <= told
+    assert {f"{sum(row):,}" for row in counts.values()} <= told
+    assert {f"{sum(column):,}" for column in zip(*counts.values(), strict=True) if sum(column)} <= told
+    assert {f"{count:,}" for row in counts.values() for count in row if count} <= told
+
+
+def test_who_holds_what_stands_class_by_class_where_that_is_narrower() -> None:
+    text = io.StringIO()
+    counts = {"hospital a": [5, 0, *[7] * 45], "hospital b": [1234, *[2] * 46]}
+    Console(file=text, width=80).print(holdings_table(counts, [f"class {k}" for k in range(47)], "x", 80))
+    cells = [[cell.strip() for cell in line.split("│")] for line in text.getvalue().splitlines()]
+    assert ["", "class 0", "5", "1,234", "1,239", ""] in cells
+    assert ["", "class 1", "·", "2", "2", ""] in cells
+    assert ["", "total", "320", "1,326", "1,646", ""] in cells
 
 
 def test_rivals_stay_rivals_when_turned() -> None:

@@ -7,10 +7,10 @@ from typing import Annotated
 
 import typer
 from rich.markup import escape
-from rich.table import Table
 
 from celm.cli import options
 from celm.cli.output import Format, console, print_json, printable
+from celm.cli.tables import holdings_table
 
 
 def command(
@@ -60,22 +60,12 @@ def command(
             }
         )
         return
-    table = Table(title=escape(printable(title)), title_justify="left", title_style="bold")
-    table.add_column("client")
-    for name in data.classes:
-        table.add_column(escape(printable(name)), justify="right")
-    table.add_column("total", justify="right", style="bold")
-    for client, row in counts.items():
-        cells = [f"{count:,}" if count else "[dim]·[/dim]" for count in row]
-        table.add_row(escape(printable(client)), *cells, f"{sum(row):,}")
-    table.add_section()
-    totals = [sum(column) for column in zip(*counts.values(), strict=True)]
-    table.add_row("total", *(f"{total:,}" for total in totals), f"{sum(totals):,}", style="bold")
-    console().print(table)
-    console().print(f"picture: {escape(str(out))}", soft_wrap=True)
+    told = console()
+    told.print(holdings_table(counts, data.classes, title, told.width))
+    told.print(f"picture: {escape(str(out))}", soft_wrap=True)
     if dealing.rare_classes:
-        console().print(
+        told.print(
             "rare classes: " + ", ".join(escape(printable(data.classes[k])) for k in dealing.rare_classes)
         )
     if dealing.free_riders:
-        console().print("free-riders: " + ", ".join(escape(printable(name)) for name in dealing.free_riders))
+        told.print("free-riders: " + ", ".join(escape(printable(name)) for name in dealing.free_riders))

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Literal
 
-from rich.console import Console, Group
+from rich.console import Group
 from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from celm.cli.fitting import Form, within
 from celm.cli.output import printable
 
 if TYPE_CHECKING:
@@ -98,29 +100,58 @@ def audit_table(found: Audit) -> Table:
     return table
 
 
+def holdings_table(
+    counts: Mapping[str, Sequence[int]], classes: Sequence[str], title: str, width: int
+) -> Group:
+    """Client x samples of each class, with totals; what is wider than `width` is turned or cut."""
+    totals = [sum(column) for column in zip(*counts.values(), strict=True)]
+    by_client = [[*row, sum(row)] for row in (*counts.values(), totals)]
+    by_class = [list(column) for column in zip(*by_client, strict=True)]
+    clients, held = [*counts, "total"], [*classes, "total"]
+    forms = [
+        Form(len(held), partial(holdings, "client", clients, held, by_client)),
+        Form(len(clients), partial(holdings, "class", held, clients, by_class)),
+    ]
+    tables = within(width, forms)
+    tables[0].title = escape(printable(title))
+    return Group(*tables)
+
+
+def holdings(
+    corner: str,
+    names: Sequence[str],
+    headings: Sequence[str],
+    figures: Sequence[Sequence[int]],
+    columns: Sequence[int],
+) -> Table:
+    """The last row and the last column are totals."""
+    shown = Table(title_justify="left", title_style="bold")
+    shown.add_column(corner)
+    for k in columns:
+        shown.add_column(plain(headings[k]), justify="right", style="bold" if k == len(headings) - 1 else "")
+    for name, row in zip(names, figures, strict=True):
+        if row is figures[-1]:
+            shown.add_section()
+        cells = [Text(f"{row[k]:,}") if row[k] else Text("·", style="dim") for k in columns]
+        shown.add_row(plain(name), *cells, style="bold" if row is figures[-1] else None)
+    return shown
+
+
 def comparison_table(table: StudyTable, width: int) -> Group:
     """Ours with the paper's beside it; the best bold, the second underlined.
 
     What is wider than `width` characters is turned on its side; if that does not help, it is cut into several
-    tables, one below the other, so that every figure and every name is whole.
+    tables, one below the other.
     """
-    form = next((form for form in (table, transposed(table)) if fits(form, form.columns, width)), table)
-    blocks: list[list[str]] = [[]]
-    for column in form.columns:
-        if blocks[-1] and not fits(form, [*blocks[-1], column], width):
-            blocks.append([])
-        blocks[-1].append(column)
-    tables = [filled(form, columns) for columns in blocks]
+    forms = [Form(len(form.columns), partial(filled, form)) for form in (table, transposed(table))]
+    tables = within(width, forms)
     tables[0].title = escape(printable(table.title))
     tables[-1].caption = table.note or None
     return Group(*tables)
 
 
-def fits(table: StudyTable, columns: Sequence[str], width: int) -> bool:
-    return Console(width=10_000).measure(filled(table, columns)).maximum <= width
-
-
-def filled(table: StudyTable, columns: Sequence[str]) -> Table:
+def filled(table: StudyTable, places: Sequence[int]) -> Table:
+    columns = [table.columns[place] for place in places]
     shown = Table(title_justify="left", title_style="bold", caption_justify="left")
     shown.add_column("")
     printed = {column for _, column in table.paper}
