@@ -64,7 +64,7 @@ def main() -> None:
     """The entry point of the `celm` script."""
     use_large_pages()
     try:
-        code = app(standalone_mode=False)
+        code = app(prog_name="celm", standalone_mode=False)
     except UsageError as error:
         # Of a command without arguments this prints its help, and there is no more to say.
         if problem := error.format_message():
