@@ -154,6 +154,8 @@ def test_rates_over_thresholds_where_there_are_free_riders(study: Path) -> None:
     page = Page(report(study))
     assert "Honest clients flagged" in page.text
     assert "Free-riders flagged" in page.text
+    assert sum("a line a method. Mean over thresholds: fedavg 0." in label for label in labels(page)) == 2
+    assert any("for digits, pls. Lowest: fedavg 12.5 % on yak; celm 12.5 % on yak." in a for a in labels(page))
     safe(page)
     for result in study.rglob("result.json"):
         result.write_text(json.dumps({**json.loads(result.read_text()), "free_riders": []}))
@@ -169,6 +171,27 @@ def test_distributions_are_shown_where_the_table_is_of_distances(study: Path) ->
     (study / "table.json").write_text(json.dumps({"title": "d", "cells": cells}))
     assert drawn() == 1
     safe(Page(report(study)))
+
+
+def test_figures_of_several_kinds_say_which_is_which(study: Path) -> None:
+    def told(**kinds: dict[str, bool]) -> Page:
+        cells = [
+            {"row": f"digits pls {metric}", "column": method, "mean": 0.25, "count": 1, **kind}
+            for metric, kind in kinds.items()
+            for method in ("fedavg", "celm")
+        ]
+        (study / "table.json").write_text(json.dumps({"title": "x", "cells": cells, "compete": "columns"}))
+        return Page(report(study))
+
+    rate = {"percent": False, "low": True}
+    page = told(accuracy={}, auroc={"percent": False}, fpr=rate)
+    assert "digits pls accuracy, % 25.00" in page.text
+    assert "digits pls auroc 0.250" in page.text
+    assert "digits pls fpr ↓ 0.250" in page.text
+    assert "In the units of each metric; ↓: less is better" in page.text
+    alike = told(fpr=rate)
+    assert "digits pls fpr 0.250" in alike.text
+    assert "In the units of each metric; less is better" in alike.text
 
 
 def test_a_table_of_many_methods_is_turned(study: Path) -> None:

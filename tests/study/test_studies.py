@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -400,11 +401,53 @@ def test_dry_run_counts_the_samples_of_every_run(tmp_path, monkeypatch):
         holdings = assemble(settings).workbench.holdings.values()
         samples = sum(len(holding.rows) for holding in holdings)
         expected = samples * settings.run.rounds * settings.run.participation * settings.train.epochs
-        assert costs.expected_seconds([cell]) == pytest.approx(expected)
+        assert costs.expected_seconds([cell]) == (pytest.approx(expected), {})
     timed.clear()
-    whole = costs.expected_seconds(list(cells.values()))
-    assert whole == pytest.approx(sum(costs.expected_seconds([cell]) for cell in cells.values()))
+    whole, _ = costs.expected_seconds(list(cells.values()))
+    assert whole == pytest.approx(sum(costs.expected_seconds([cell])[0] for cell in cells.values()))
     assert len(timed) == 3 + len(cells)
+
+
+IMPOSSIBLE = """
+title = "Too many"
+seeds = [1]
+[methods]
+fedavg = {}
+[[rows]]
+name = "few"
+dataset = "digits"
+split = "pls"
+[[rows]]
+name = "many"
+dataset = "digits"
+split = { name = "iid", clients = 5000 }
+[[rows]]
+name = "nowhere"
+dataset = { name = "folder", path = "not-there" }
+split = "iid"
+"""
+
+
+def test_dry_run_says_what_cannot_be_run_and_counts_the_rest(tmp_path):
+    (tmp_path / "own.toml").write_text(IMPOSSIBLE)
+    arguments = ["study", str(tmp_path / "own.toml"), "--dry-run", f"--out={tmp_path / 'out'}"]
+    told = CliRunner().invoke(app, arguments)
+    assert told.exit_code == 2
+    assert "Too many: 3 runs, 0 of them done" in told.stdout
+    assert re.search(r"about [\d.]+ s on one core", told.stdout)
+    assert told.stderr.startswith("error: 2 of 3 runs cannot be run, the first many, fedavg, seed 1: ")
+    assert "5000 clients" in told.stderr
+    found = json.loads(CliRunner().invoke(app, [*arguments, "--format=json"]).stdout)
+    assert list(found["errors"]) == ["many, fedavg, seed 1", "nowhere, fedavg, seed 1"]
+    assert found["hours"] > 0
+
+
+def test_a_folder_that_cannot_be_made_is_told_once(tmp_path):
+    (tmp_path / "file").write_text("")
+    told = CliRunner().invoke(app, ["study", "iid", "--scale=smoke", f"--out={tmp_path / 'file' / 'x'}"])
+    assert told.exit_code == 2
+    assert len(told.stderr.splitlines()) == 1
+    assert told.stderr.startswith("error: cannot create")
 
 
 def test_dry_run_goes_on_where_the_run_does(tmp_path):

@@ -69,6 +69,7 @@ def command(
 
       celm study main --dry-run
     """
+    from celm.report.page import duration
     from celm.study.costs import expected_cost
     from celm.study.declaration import load_study
     from celm.study.grid import run_grid
@@ -92,9 +93,10 @@ def command(
             print_json({"study": study.name, "scale": scale, **cost})
         else:
             damaged = f", {cost['damaged']} damaged" if cost["damaged"] else ""
-            title, done = printable(study.title), f"{cost['done']} of them done{damaged}"
+            title, done = printable(study.title + size.note), f"{cost['done']} of them done{damaged}"
             console().print(Text(f"{title}: {cost['runs']} runs, {done}"))
-            console().print(f"about {cost['hours']:.2f} hours on one core")
+            console().print(f"about {duration(3600 * cost['hours'])} on one core")
+        complain_of(cost["errors"], len(cells), "cannot be run")
         return
     with grid_view(study.name, quiet=format is Format.json) as watch:
         results = run_grid(
@@ -111,7 +113,7 @@ def command(
     told = {key: "-".join(map(str, key)) for key in outcomes}
     errors = {told[key]: outcome.error for key, outcome in outcomes.items() if outcome.error}
     save_errors(place / "errors.json", errors, set(told.values()))
-    failed = {told[key]: errors[told[key]] for key in cells if told[key] in errors}
+    failed = {cell.label: errors[told[key]] for key, cell in cells.items() if told[key] in errors}
     if study.ground_truth:
         save_truth(study, outcomes, place)
     if format is Format.json:
@@ -132,9 +134,14 @@ def command(
         if study.about:
             console().print(Text(printable(" ".join(study.about.split())), style="dim"))
         console().print(Text(f"folder: {printable(str(place))}"), soft_wrap=True)
-    if failed:
-        first = next(iter(failed.items()))
-        raise CelmError(f"{len(failed)} of {len(cells)} runs failed, the first {first[0]}: {first[1]}")
+    complain_of(failed, len(cells), "failed")
+
+
+def complain_of(errors: Mapping[str, str], runs: int, what: str) -> None:
+    """An error that names the first of them, if there are any."""
+    if errors:
+        label, error = next(iter(errors.items()))
+        raise CelmError(f"{len(errors)} of {runs} runs {what}, the first {label}: {error}")
 
 
 def save_errors(path: Path, errors: Mapping[str, str], known: Collection[str]) -> None:

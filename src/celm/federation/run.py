@@ -40,6 +40,7 @@ def summary(federation: Federation, records: Sequence[Mapping[str, Any]], second
         "rare_class_accuracy": last["rare_class_accuracy"],
         "per_class": last["per_class"],
         "client_accuracy": last["client_accuracy"],
+        "personal": federation.rule.personal,
         "weights": standing or dict.fromkeys(clients, 1 / len(clients)),
         "evidence": {name: evidence[name] for name in clients if name in evidence} or None,
         "excluded": {name: reason for r in records for name, reason in r["excluded"].items()},

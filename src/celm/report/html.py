@@ -39,7 +39,7 @@ def report(path: Path, probe_images: bool = False, home: Path | None = None) -> 
     )
     raise CelmError(
         f"{path} is neither a run nor a study nor the state of a federation: {missing}",
-        "give a folder that celm run, celm compare or a Flower strategy made",
+        "give a folder that celm run, celm compare, celm study or a Flower strategy made",
     )
 
 

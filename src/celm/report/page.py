@@ -35,7 +35,13 @@ def render(
         lstrip_blocks=True,
     )
     environment.filters.update(
-        name=shown, percent=percent, note=note, lines=lines, number=number, seconds=duration
+        name=shown,
+        percent=percent,
+        note=note,
+        lines=lines,
+        number=number,
+        seconds=duration,
+        counted=counted,
     )
     style, script = asset("report.css"), asset("sort.js")
     return environment.get_template(template).render(
@@ -94,6 +100,15 @@ def percent(value: float | None, decimals: int = 1) -> str:
     ('24.8 %', '–')
     """
     return "–" if value is None else f"{100 * value:.{decimals}f} %"
+
+
+def counted(count: int, noun: str) -> str:
+    """
+    >>> counted(1, "client"), counted(5, "client"), counted(10, "class")
+    ('1 client', '5 clients', '10 classes')
+    """
+    plural = noun + ("es" if noun.endswith("s") else "s")
+    return f"{count} {noun if count == 1 else plural}"
 
 
 def number(value: float | None, decimals: int = 2) -> str:

@@ -34,10 +34,17 @@ class Weighed(Read):
     evidence: dict[str, list[Amount]] | None = None
 
 
+class Seen(Read):
+    """What a rule that only watched made of a round."""
+
+    evidence: dict[str, list[Amount]] | None = None
+
+
 class Round(Weighed):
     """A line of a run's rounds.jsonl."""
 
     clients: list[str]
+    observed: dict[str, Seen] = {}
     accuracy: Fraction | None = None
     balanced_accuracy: Fraction | None = None
     rare_class_accuracy: Fraction | None = None
@@ -107,6 +114,9 @@ class Result(Read):
     balanced_accuracy: Fraction
     rare_class_accuracy: Fraction | None
     per_class: list[Fraction | None]
+    client_accuracy: dict[str, Fraction] | None = None
+    personal: bool = False
+    """Whether every client has a model of its own; accuracies are then means over those."""
     weights: dict[str, float]
     evidence: dict[str, list[Amount]] | None
     observed: dict[str, dict[str, float] | None] = {}
@@ -229,6 +239,33 @@ class Told:
         self.result = parsed(Result, dict(run.metrics), path / "result.json")
         self.rounds = [parsed(Round, record, folder.records_path) for record in run.rounds]
         self.starts = [start for start in folder.facts() if isinstance(start, dict)]
+        self.evidence = self.result.evidence
+        """Of the rule, or else of the first that only watched and has some."""
+        self.watcher: str | None = None
+        """Whose evidence it is, if not the rule's."""
+        for name in self.result.observed if self.evidence is None else ():
+            found = self.seen_by(name)
+            if any(len(row) != len(self.result.classes) for row in found.values()):
+                raise CelmError(
+                    f"{folder.records_path} is damaged: evidence does not have a number for every class"
+                )
+            if found:
+                self.evidence, self.watcher = found, name
+                break
+
+    def seen_by(self, observer: str) -> dict[str, list[float]]:
+        """The evidence of each client when it was last probed."""
+        evidence: dict[str, list[float]] = {}
+        for record in self.rounds:
+            seen = record.observed.get(observer)
+            evidence |= (seen.evidence if seen else None) or {}
+        return {client: evidence[client] for client in self.result.weights if client in evidence}
+
+    @property
+    def probing(self) -> Mapping[str, Any]:
+        """Settings of the rule that the evidence is of."""
+        watching = [choice for choice in self.experiment.observe if choice.name == self.watcher]
+        return (watching[0] if watching else self.experiment.rule).options
 
     @property
     def records(self) -> list[dict[str, Any]]:

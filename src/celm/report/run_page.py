@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sized
 from typing import Any
 
 import numpy as np
@@ -12,14 +13,14 @@ from celm.report.accuracy_figure import accuracy_figure
 from celm.report.evidence_figure import evidence_figure, shares_figure
 from celm.report.fidelity_figure import fidelity_figure
 from celm.report.inline import inline_svg
-from celm.report.page import percent, render, shown
+from celm.report.page import counted, percent, render, shown
 from celm.report.per_class_figure import per_class_figure
 from celm.report.probe_figure import drawable, probe_figure
 from celm.report.reading import Told
 from celm.report.repeating import arguments, command_parts
 from celm.report.rounds_figure import rounds_figure
 from celm.report.rounds_told import excluded, frozen_after
-from celm.report.sentences import answers, listed
+from celm.report.sentences import answers, evidence_is, listed
 from celm.report.split_figure import split_figure
 
 Figures = dict[str, Markup]
@@ -38,19 +39,31 @@ FIGURES = (
 
 
 def run_page(told: Told, probe_images: bool = False) -> str:
-    result = told.result
+    result, evidence = told.result, told.evidence
     exclusions = excluded(told.rounds)
     left_out = Counter(client for record in told.rounds for client in record.excluded)
+    counting = Counter(
+        client for record in told.rounds for client in record.clients if client not in record.excluded
+    )
     probes = probe_grid(told) if probe_images else None
     context = {
         "title": f"{result.dataset}, {result.split}, {told.experiment.method}",
         "told": told,
         "result": result,
         "method": told.experiment.method,
-        "answers": answers(result.weights, result.evidence, result.classes, left_out),
+        "answers": answers(
+            result.weights,
+            evidence,
+            result.classes,
+            left_out,
+            rounds=counting,
+            own=result.client_accuracy if result.personal else None,
+        ),
+        "evidence_is": evidence_is(told.probing),
+        "unprobed": [client for client in result.weights if client not in (evidence or result.weights)],
         "heaviest": max(result.weights.values()) or 1.0,
-        "totals": {client: sum(row) for client, row in (result.evidence or {}).items()},
-        "taking_part": Counter(client for record in told.rounds for client in record.clients),
+        "totals": {client: sum(row) for client, row in (evidence or {}).items()},
+        "taking_part": counting,
         "exclusions": exclusions,
         "figures": dict.fromkeys(FIGURES) | figures(told) | {"probes": probes},
         "probe_images": probe_images,
@@ -69,10 +82,10 @@ def figures(told: Told) -> Figures:
     """The figures that this run has something for, with what they show in words."""
     result, records = told.result, told.records
     classes, made = result.classes, {}
-    size = f"{len(result.weights)} clients by {len(classes)} classes"
-    evidence = result.evidence
+    evidence = told.evidence
     counts = {client: [float(n) for n in row] for client, row in result.counts.items()}
     if evidence and any(map(sum, evidence.values())):
+        size = size_of(evidence, classes)
         client, k, value = strongest(evidence)
         peak = f"Strongest: {shown(client, 24)} for class {shown(classes[k], 24)}, {value:.2f}."
         made["evidence"] = inline_svg(
@@ -98,7 +111,9 @@ def figures(told: Told) -> Figures:
             )
     if any(map(sum, counts.values())):
         made["split"] = inline_svg(
-            split_figure(result.counts, classes), "split", f"Bubble plot of samples held, {size}."
+            split_figure(result.counts, classes),
+            "split",
+            f"Bubble plot of samples held, {size_of(counts, classes)}.",
         )
     final = ", ".join(f"{shown(c, 24)} {percent(w)}" for c, w in list(result.weights.items())[:12])
     for of, name in (("standing", "weights"), ("scores", "scores")):
@@ -106,7 +121,7 @@ def figures(told: Told) -> Figures:
             made[name] = inline_svg(
                 rounds_figure(records, of),  # type: ignore[arg-type]  # one of the literals, by the line above
                 name,
-                f"Lines of {name} over {len(records)} rounds, one a client."
+                f"Lines of {name} over {counted(len(records), 'round')}, one a client."
                 + (f" At the end: {final}." if name == "weights" else ""),
             )
     curves: dict[str, dict[int, list[dict[str, Any]]]] = {"all classes": {result.seed: records}}
@@ -117,7 +132,7 @@ def figures(told: Told) -> Figures:
         made["accuracy"] = inline_svg(
             accuracy_figure(curves),
             "accuracy",
-            f"Accuracy over {len(records)} rounds, {percent(result.accuracy)} at the end.",
+            f"Accuracy over {counted(len(records), 'round')}, {percent(result.accuracy)} at the end.",
         )
     made["per_class"] = inline_svg(
         per_class_figure({told.experiment.method: result.per_class}, classes, result.rare_classes),
@@ -145,7 +160,7 @@ def probe_grid(told: Told) -> Markup | None:
     return inline_svg(
         axes,
         "probes",
-        f"Grid of the inputs at which the probes ended, {len(known)} clients by {len(classes)} classes; "
+        f"Grid of the inputs at which the probes ended, {size_of(known, classes)}; "
         "classes truly held are outlined.",
     )
 
@@ -158,6 +173,10 @@ def worst_class(told: Told) -> tuple[str, float] | None:
     least = min(known)
     alone = sum(a == least[0] for a, _ in known) == 1
     return (told.result.classes[least[1]], least[0]) if alone else None
+
+
+def size_of(table: Sized, classes: Sized) -> str:
+    return f"{counted(len(table), 'client')} by {counted(len(classes), 'class')}"
 
 
 def strongest(evidence: dict[str, list[float]]) -> tuple[str, int, float]:

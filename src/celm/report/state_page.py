@@ -11,7 +11,7 @@ from markupsafe import Markup
 from celm.method.movement import IDLE
 from celm.report.evidence_figure import evidence_figure, shares_figure
 from celm.report.inline import inline_svg
-from celm.report.page import percent, render, shown
+from celm.report.page import counted, percent, render, shown
 from celm.report.reading import ToldState
 from celm.report.rounds_figure import rounds_figure
 from celm.report.rounds_told import Exclusion, excluded, frozen_after, gathered, spans
@@ -70,7 +70,7 @@ def figures(told: ToldState) -> dict[str, Markup | None]:
     made: dict[str, Markup | None] = dict.fromkeys(("evidence", "shares", "weights", "scores"))
     evidence, classes = told.evidence, told.classes
     if evidence and any(map(sum, evidence.values())):
-        size = f"{len(evidence)} clients by {len(classes)} classes"
+        size = f"{counted(len(evidence), 'client')} by {counted(len(classes), 'class')}"
         made["evidence"] = inline_svg(
             evidence_figure(evidence, classes), "evidence", f"Heatmap of evidence, {size}."
         )
@@ -83,13 +83,13 @@ def figures(told: ToldState) -> dict[str, Markup | None]:
         made["weights"] = inline_svg(
             rounds_figure(records),
             "weights",
-            f"Lines of weights over {len(records)} rounds, one a client. At the end: {final}.",
+            f"Lines of weights over {counted(len(records), 'round')}, one a client. At the end: {final}.",
         )
     if sum(bool(record["scores"]) for record in records) > 1:
         made["scores"] = inline_svg(
             rounds_figure(records, "scores"),
             "scores",
-            f"Lines of scores over {len(records)} rounds, one a client.",
+            f"Lines of scores over {counted(len(records), 'round')}, one a client.",
         )
     return made
 

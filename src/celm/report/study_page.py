@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote
 
 import numpy as np
@@ -18,41 +17,19 @@ from celm.report.fidelity_figure import fidelity_figure
 from celm.report.inline import inline_svg
 from celm.report.page import percent, render, shown
 from celm.report.per_class_figure import per_class_figure
-from celm.report.reading import Cell, Grid, Told, read_asked, read_grid
+from celm.report.reading import Told, read_asked, read_grid
 from celm.report.repeating import in_parts
 from celm.report.sensitivity_figure import sensitivity_figure
 from celm.report.study_runs import Methods, find_runs, flat, grouped, varying
 from celm.report.study_settings import study_settings
+from celm.report.study_view import view
 from celm.report.threshold_figure import threshold_figure
 
 PROBE_GRID = ["probe.lr", "probe.steps"]
 FIGURES = ("curves", "per_class", "grid", "fpr", "tpr", "fidelity")
 DISTANCES = {f"{name}{rival}" for name in ("jsd", "emd", "hellinger") for rival in ("", "_uniform")}
-MOST_COLUMNS = 8
-"""A table with more is turned on its side, if that makes it narrower."""
-
 MOST_DOTS = 8
 """Methods in the figure of classes."""
-
-
-@dataclass(frozen=True)
-class Shown:
-    """A cell and its place among its rivals: 1 the best, 2 the second, 0 the rest."""
-
-    cell: Cell
-    place: int
-
-
-@dataclass(frozen=True)
-class View:
-    """A table as the page shows it."""
-
-    heading: str
-    rows: Sequence[str]
-    columns: Sequence[str]
-    cells: Mapping[tuple[str, str], Shown]
-    seeds: int
-    """How many a figure was meant to have."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +69,7 @@ def study_page(path: Path, home: Path) -> str:
         "times": view(times, methods) if times and times.cells else None,
         "paper": any(cell.paper_mean is not None for cell in grid.cells),
         "percent": all(cell.percent for cell in grid.cells),
-        "low": any(cell.low for cell in grid.cells),
+        "low": {cell.low for cell in grid.cells},
         "seeds": max((cell.count for cell in grid.cells), default=0),
         "gaps": any(cell.mean is None for cell in grid.cells),
         "panels": panels,
@@ -101,41 +78,6 @@ def study_page(path: Path, home: Path) -> str:
         "runs": runs,
     }
     return render("study.html", context)
-
-
-def view(grid: Grid, methods: Iterable[str]) -> View:
-    """Methods are the columns, or the rows where they are too many to stand side by side."""
-    rows = list(dict.fromkeys(cell.row for cell in grid.cells))
-    columns = list(dict.fromkeys(cell.column for cell in grid.cells))
-    cells = {(told.cell.row, told.cell.column): told for told in placed(grid)}
-    turned = len(columns) > max(MOST_COLUMNS, len(rows))
-    if turned:
-        rows, columns = columns, rows
-        cells = {(column, row): told for (row, column), told in cells.items()}
-    heading = "method" if set(rows) <= set(methods) or (turned and grid.compete == "columns") else "row"
-    return View(heading, rows, columns, cells, grid.seeds)
-
-
-def placed(grid: Grid) -> list[Shown]:
-    """Best and second among the rows of a column, or the columns of a row; by what is shown, so ties share."""
-
-    def contest(cell: Cell) -> str:
-        return cell.column if grid.compete == "rows" else cell.row
-
-    merits: dict[str, set[float]] = {}
-    for cell in grid.cells:
-        if cell.merit is not None:
-            merits.setdefault(contest(cell), set()).add(cell.merit)
-    told = []
-    for cell in grid.cells:
-        ranked = sorted(merits.get(contest(cell), ()), reverse=True)
-        place = (
-            0
-            if grid.compete == "none" or cell.merit is None or len(ranked) < 2
-            else ranked.index(cell.merit) + 1
-        )
-        told.append(Shown(cell, place if place <= 2 else 0))
-    return told
 
 
 def in_table_order(methods: Methods, order: Sequence[str]) -> dict[str, Sequence[Told]]:
@@ -157,8 +99,14 @@ def panel(number: int, name: str, runs: Methods, distances: bool) -> Panel:
     made: dict[str, Markup] = {}
     grid = probe_settings(methods)
     if grid is not None:
+        ends = " to ".join(
+            f"{percent(grid[at], 2)} ({at[0]} steps of {at[1]:g})"
+            for at in (min(grid, key=grid.__getitem__), max(grid, key=grid.__getitem__))
+        )
         made["grid"] = inline_svg(
-            sensitivity_figure(grid), f"grid{number}", "Heatmap of accuracy over the probe's steps and rate."
+            sensitivity_figure(grid),
+            f"grid{number}",
+            f"Heatmap of accuracy over the probe's steps and rate: from {ends}.",
         )
     else:
         made |= accuracy_figures(number, name, methods)
@@ -183,21 +131,35 @@ def accuracy_figures(number: int, name: str, methods: Methods) -> dict[str, Mark
         )
     classes = {tuple(told.result.classes) for runs in methods.values() for told in runs}
     if len(methods) <= MOST_DOTS and len(classes) == 1:
+        means = by_class(methods)
+        first = next(told.result for runs in methods.values() for told in runs)
         made["per_class"] = inline_svg(
-            by_class(methods), f"classes{number}", f"Accuracy on each class, a dot a method, for {name}."
+            per_class_figure(means, first.classes, first.rare_classes),
+            f"classes{number}",
+            f"Accuracy on each class, a dot a method, for {name}. Lowest: {lowest(means, first.classes)}.",
         )
     return made
 
 
-def by_class(methods: Methods) -> Any:
+def by_class(methods: Methods) -> dict[str, list[float | None]]:
     """Mean over seeds of the accuracy on each class."""
-    first = next(told for runs in methods.values() for told in runs)
     means: dict[str, list[float | None]] = {}
     for method, runs in methods.items():
         rows = [told.result.per_class for told in runs]
         columns = [[v for v in column if v is not None] for column in zip(*rows, strict=True)]
         means[method] = [sum(column) / len(column) if column else None for column in columns]
-    return per_class_figure(means, first.result.classes, first.result.rare_classes)
+    return means
+
+
+def lowest(means: Mapping[str, Sequence[float | None]], classes: Sequence[str]) -> str:
+    """Of each method the class that it does worst on."""
+    told = []
+    for method, row in means.items():
+        known = [(accuracy, k) for k, accuracy in enumerate(row) if accuracy is not None]
+        if known:
+            accuracy, k = min(known)
+            told.append(f"{shown(method)} {percent(accuracy)} on {shown(classes[k], 24)}")
+    return "; ".join(told)
 
 
 def rates_figures(number: int, methods: Methods) -> dict[str, Markup]:
@@ -220,11 +182,15 @@ def rates_figures(number: int, methods: Methods) -> dict[str, Markup]:
         name: inline_svg(
             threshold_figure(THRESHOLDS, rate, up=said[name][0]),
             f"{name}{number}",
-            f"{said[name][1]}, over the threshold on z-scores, a line a method.",
+            f"{said[name][1]}, over the threshold on z-scores, a line a method. Mean over thresholds: {means(rate)}.",
         )
         for name, rate in rates.items()
         if rate
     }
+
+
+def means(curves: Mapping[str, Sequence[float]]) -> str:
+    return "; ".join(f"{shown(method)} {np.mean(curve):.2f}" for method, curve in list(curves.items())[:12])
 
 
 def fidelity_panel(number: int, methods: Methods) -> Markup | None:

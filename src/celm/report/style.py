@@ -6,10 +6,12 @@ import io
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
+from matplotlib import font_manager
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.rcsetup import cycler
@@ -23,8 +25,30 @@ INK = "#22262B"
 MUTED = "#6B7280"
 LINE = "#E3E6EA"
 
+FALLBACKS = (
+    "Noto Sans CJK SC",
+    "Noto Sans CJK JP",
+    "Noto Sans SC",
+    "Noto Sans JP",
+    "Noto Sans KR",
+    "WenQuanYi Zen Hei",
+    "Droid Sans Fallback",
+    "Noto Sans Devanagari",
+    "Noto Sans Bengali",
+    "Noto Sans Tamil",
+    "Noto Sans Thai",
+    "Microsoft YaHei",
+    "Malgun Gothic",
+    "Nirmala UI",
+    "Leelawadee UI",
+    "PingFang SC",
+    "Hiragino Sans",
+    "Apple SD Gothic Neo",
+    "Arial Unicode MS",
+)
+"""For letters that DejaVu Sans lacks, those of these fonts that are installed."""
+
 LOOK: Any = {
-    "font.family": "DejaVu Sans",  # comes with matplotlib: the same picture on every machine
     "font.size": 8.5,
     "text.color": INK,
     "text.usetex": False,
@@ -61,11 +85,19 @@ METADATA: dict[str, dict[str, Any]] = {
 def look() -> Iterator[None]:
     """Matplotlib's defaults with celm's look, whatever the user's own settings, until the block ends."""
     with mpl.rc_context(), warnings.catch_warnings():
-        # A letter the font lacks (a client may have any name) is drawn as a box: nothing to warn of.
+        # A letter that no font has (a client may have any name) is drawn as a box: nothing to warn of.
         warnings.filterwarnings("ignore", message=r"Glyph .* missing from font")
         mpl.rcdefaults()
         mpl.rcParams.update(LOOK)
+        mpl.rcParams["font.family"] = families()
         yield
+
+
+@cache
+def families() -> list[str]:
+    """DejaVu Sans first, which comes with matplotlib: what it can write looks the same on every machine."""
+    installed = set(font_manager.get_font_names())
+    return ["DejaVu Sans", *(name for name in FALLBACKS if name in installed)]
 
 
 def plain(text: str, longest: int = 24) -> str:

@@ -96,6 +96,9 @@ def run_grid(cells: Sequence[Cell], pool: Callable[[], Pool], watch: Watch | Non
     waiting = [cell for cell in cells if cell.place not in ended]
     if waiting:
         with closing(pool()) as crew:
+            for parent in dict.fromkeys(cell.place.parent for cell in waiting):
+                with explained(parent, "create"):
+                    parent.mkdir(parents=True, exist_ok=True)
             ended |= carry_through(cells, ended, waiting, crew, watch)
     return [ended[cell.place] for cell in cells]
 

@@ -224,7 +224,8 @@ def study_table(
     # With one method the columns are metrics and the rows are splits, which do not compete.
     compete: Literal["none", "columns"] = "none" if one_method(study) else "columns"
     seeds = len(seeds_at(study.seeds, scale))
-    return Table(study.title + scale.note, rows, columns, ours, paper, compete, seeds)
+    title = study.title + (", by a clock" if wall_clock else "") + scale.note
+    return Table(title, rows, columns, ours, paper, compete, seeds)
 
 
 def one_method(study: Study) -> bool:

@@ -36,7 +36,11 @@ class Scale(StrEnum):
     @property
     def note(self) -> str:
         """What a table's title adds."""
-        return {"paper": "", "quick": " (quick)", "smoke": " (smoke: digits stand for every dataset)"}[self]
+        return {
+            "paper": "",
+            "quick": " (quick)",
+            "smoke": " (smoke: digits for every dataset, a fortieth of the probe's steps)",
+        }[self]
 
 
 def scaled(tables: dict[str, Any], scale: Scale) -> dict[str, Any]:
