@@ -17,9 +17,11 @@ from matplotlib.patches import Rectangle
 from matplotlib.text import Text
 
 from celm.base.errors import CelmError
+from celm.report import style
 from celm.report.accuracy_figure import accuracy_figure
 from celm.report.evidence_figure import evidence_figure, shares_figure
 from celm.report.fidelity_figure import fidelity_figure
+from celm.report.inline import inline_svg
 from celm.report.lines import spread
 from celm.report.per_class_figure import per_class_figure
 from celm.report.probe_figure import probe_figure
@@ -222,6 +224,22 @@ def test_equal_data_gives_equal_bytes_and_names_are_not_obeyed(figure: str, tmp_
     content = (tmp_path / "a.svg").read_bytes()
     assert content == (tmp_path / "b.svg").read_bytes()
     assert b"<script>" not in content
+
+
+def test_letters_that_the_font_lacks_are_taken_from_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    def drawn(fallbacks: tuple[str, ...], letter: str) -> str:
+        monkeypatch.setattr(style, "FALLBACKS", fallbacks)
+        style.families.cache_clear()
+        return str(inline_svg(evidence_figure({letter: [1.0]}, ["0"]), "x", "y"))
+
+    rare = "\u1d8d"  # in STIXGeneral, which matplotlib brings, and not in DejaVu Sans
+    try:
+        box = drawn((), rare)
+        assert drawn(("STIXGeneral", "No Such Font"), rare) != box
+        assert drawn(("STIXGeneral",), "a") == drawn((), "a")
+        assert style.families() == ["DejaVu Sans"]
+    finally:
+        style.families.cache_clear()
 
 
 def test_more_clients_than_colours_can_tell_are_named_at_the_ends_only() -> None:

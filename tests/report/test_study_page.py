@@ -155,7 +155,9 @@ def test_rates_over_thresholds_where_there_are_free_riders(study: Path) -> None:
     assert "Honest clients flagged" in page.text
     assert "Free-riders flagged" in page.text
     assert sum("a line a method. Mean over thresholds: fedavg 0." in label for label in labels(page)) == 2
-    assert any("for digits, pls. Lowest: fedavg 12.5 % on yak; celm 12.5 % on yak." in a for a in labels(page))
+    assert any(
+        "for digits, pls. Lowest: fedavg 12.5 % on yak; celm 12.5 % on yak." in a for a in labels(page)
+    )
     safe(page)
     for result in study.rglob("result.json"):
         result.write_text(json.dumps({**json.loads(result.read_text()), "free_riders": []}))
