@@ -17,6 +17,7 @@ from celm.report.sheet import (
     Matrix,
     Names,
     Sheet,
+    bubbles,
     cell,
     class_labels,
     heading_text,
@@ -25,7 +26,7 @@ from celm.report.sheet import (
     matrix,
     names_below,
 )
-from celm.report.style import INK, LINE, PALETTE, look, plain, save_figure
+from celm.report.style import INK, PALETTE, look, plain, save_figure
 
 __all__ = ["fidelity_figure", "save_figure"]
 
@@ -110,11 +111,7 @@ def draw(true: Matrix, guess: Matrix, clients: list[str], classes: list[str], ti
         strict=True,
     ):  # fmt: skip
         axes = sheet.place(x, y, width, height)
-        down, across = np.nonzero(table)
-        axes.hlines(range(rows), -0.5, columns - 0.5, colors=LINE, linewidths=0.8, zorder=0)
-        axes.vlines(range(columns), -0.5, rows - 0.5, colors=LINE, linewidths=0.8, zorder=0)
-        axes.scatter(across, down, s=table[down, across] / most * area, color=colour, linewidths=0)
-        axes.set(xlim=(-0.5, columns - 0.5), ylim=(rows - 0.5, -0.5))
+        bubbles(axes, table / most * area, colour)
         label_rows(axes, clients, high)
         label_columns(axes, classes, wide, class_names)
         sheet.text(x, y + height + GAP, f"({letter}) {name}", color=INK)

@@ -16,7 +16,7 @@ from matplotlib.patches import Rectangle
 from numpy.typing import NDArray
 
 from celm.base.errors import CelmError
-from celm.report.style import INK, MUTED, plain
+from celm.report.style import INK, LINE, MUTED, plain
 
 TEXT, SMALL, HEADING = 8.5, 7.0, 10.5
 """Font sizes in points."""
@@ -117,6 +117,16 @@ def label_rows(axes: Axes, names: Sequence[str], high: float) -> None:
 def cell(number: int, comfortable: float, largest: float) -> float:
     """Inches of a cell: as large as fits a comfortable grid, readable if at all possible."""
     return min(largest, max(READABLE, comfortable / number), LARGEST / number)
+
+
+def bubbles(axes: Axes, areas: Matrix, colour: str) -> None:
+    """A bubble in each cell of a grid, by its area in points squared (as scatter wants it); of no area, none."""
+    rows, columns = areas.shape
+    down, across = np.nonzero(areas)
+    axes.hlines(range(rows), -0.5, columns - 0.5, colors=LINE, linewidths=0.8, zorder=0)
+    axes.vlines(range(columns), -0.5, rows - 0.5, colors=LINE, linewidths=0.8, zorder=0)
+    axes.scatter(across, down, s=areas[down, across], color=colour, linewidths=0)
+    axes.set(xlim=(-0.5, columns - 0.5), ylim=(rows - 0.5, -0.5))
 
 
 def outline(axes: Axes, held: NDArray[np.bool_], inset: float = 0.06, width: float = 1.4) -> None:

@@ -6,7 +6,6 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
 from matplotlib.axes import Axes
 
 from celm.report.sheet import (
@@ -17,6 +16,7 @@ from celm.report.sheet import (
     TEXT,
     Matrix,
     Sheet,
+    bubbles,
     cell,
     class_labels,
     heading_text,
@@ -25,7 +25,7 @@ from celm.report.sheet import (
     matrix,
     names_below,
 )
-from celm.report.style import LINE, MUTED, PALETTE, look, plain, save_figure
+from celm.report.style import MUTED, PALETTE, look, plain, save_figure
 
 __all__ = ["save_figure", "split_figure"]
 
@@ -70,12 +70,8 @@ def draw(table: Matrix, clients: list[str], classes: list[str], title: str | Non
 
     middle = sheet.place(left, below, width, height)
     largest = max(1, int(table.max()))
-    area = (FILL * min(wide, high) * 72) ** 2  # of the largest bubble, in points squared, as scatter wants it
-    y, x = np.nonzero(table)
-    middle.hlines(range(rows), -0.5, columns - 0.5, colors=LINE, linewidths=0.8, zorder=0)
-    middle.vlines(range(columns), -0.5, rows - 0.5, colors=LINE, linewidths=0.8, zorder=0)
-    middle.scatter(x, y, s=table[y, x] / largest * area, color=BUBBLES, linewidths=0)
-    middle.set(xlim=(-0.5, columns - 0.5), ylim=(rows - 0.5, -0.5))
+    area = (FILL * min(wide, high) * 72) ** 2  # of the largest bubble
+    bubbles(middle, table / largest * area, BUBBLES)
     label_rows(middle, clients, high)
     label_columns(middle, classes, wide, names)
     sheet.text(left + width / 2, EDGE, "class", size=TEXT, ha="center")
