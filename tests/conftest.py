@@ -24,6 +24,9 @@ settings.register_profile(
 )
 settings.load_profile("celm")
 
+# Ray's workers stand back for everybody else by default, so that tests beside them would starve those of a cluster.
+os.environ.setdefault("RAY_worker_niceness", "0")
+
 
 class Kernels(TorchDispatchMode):
     """Counts the operations that PyTorch is asked for, and the values in each new tensor: no clock, no noise."""

@@ -205,7 +205,7 @@ def host() -> Iterator[Host]:
 @pytest.fixture
 def prober(host: Host) -> Iterator[RayProber]:
     """One that has joined, as soon as there is something to join."""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 200
     while True:
         try:
             made = RayProber(host.address)
@@ -276,7 +276,7 @@ class Killer(threading.Thread):
         self.killed: set[int] = set()
 
     def run(self) -> None:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 200
         while len(self.killed) < self.count and time.monotonic() < deadline:
             for pid in self.working(self.ancestor, "probe_away"):
                 if pid not in self.killed and len(self.killed) < self.count:
