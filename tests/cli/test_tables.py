@@ -15,8 +15,8 @@ ROWS, METHODS = ["fashion_mnist pls", "fashion_mnist dirichlet_0.05"], [f"method
 
 def table(rows: list[str], columns: list[str], paper: bool = False) -> Table:
     keys = [(row, column) for row in rows for column in columns]
-    figures = {key: Figure((i + 1) / 100, 0.0123, 2) for i, key in enumerate(keys)}
-    return Table("All of it", rows, columns, figures, figures if paper else {}, "columns", seeds=3)
+    figures = {key: Figure((i + 1) / 100, 0.0123, 2, meant=3) for i, key in enumerate(keys)}
+    return Table("All of it", rows, columns, figures, figures if paper else {}, "columns")
 
 
 def printed(shown: Table, width: int) -> str:

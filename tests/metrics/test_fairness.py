@@ -104,6 +104,10 @@ def test_nothing_is_said_of_fewer_than_two_clients(metric: Any) -> None:
     assert metric({"a": 1.0}, {"a": 2.0}) is None
 
 
+def test_ranks_are_shared_though_rounding_tells_values_apart() -> None:
+    assert spearman({"a": 0.1 + 0.2, "b": 0.3, "c": 0.4}, {"a": 1, "b": 1, "c": 2}) == pytest.approx(1)
+
+
 def test_spearman_sees_order_where_pearson_sees_size() -> None:
     contribution, reference = named([1, 2, 3, 100]), named([1, 2, 4, 3])
     assert spearman(contribution, reference) == pytest.approx(0.8)

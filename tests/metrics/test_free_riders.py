@@ -104,6 +104,11 @@ def test_auroc_is_scikit_learns(contributions: dict[str, float], riders: set[str
         )
 
 
+def test_a_tie_is_one_though_rounding_tells_it_apart() -> None:
+    assert auroc({"f": 0.1 + 0.2, "a": 0.3, "b": 0.4}, ["f"]) == 0.75
+    assert auroc({"f": 0.3, "a": 0.1 + 0.2, "b": 0.4}, ["f"]) == 0.75
+
+
 @given(ROUND, RIDERS)
 def test_negated_contributions_give_the_complement(contributions: dict[str, float], riders: set[str]) -> None:
     found = auroc(contributions, riders)

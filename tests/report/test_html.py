@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -155,11 +156,12 @@ def test_a_full_grid_of_probe_settings_is_a_heatmap(tmp_path: Path, handmade: Ca
     assert "Accuracy over the rounds" not in page.text
 
 
-def test_columns_compete_and_less_is_better_where_the_table_says_so(study: Path) -> None:
-    cells = [
-        {"row": "r", "column": c, "mean": m, "percent": False, "low": True}
-        for c, m in (("worst", 0.9), ("best", 0.1), ("middle", 0.5))
+def test_places_and_units_are_those_of_the_table(study: Path) -> None:
+    figures = (("worst", 0.9, 0), ("best", 0.1, 1), ("middle", 0.5, 2))
+    cells: list[dict[str, Any]] = [
+        {"row": "r", "column": c, "mean": m, "place": p, "percent": False, "low": True} for c, m, p in figures
     ]
+    cells.append({"row": "failed", "column": "best", "mean": None, "percent": None, "low": None})
     (study / "table.json").write_text(json.dumps({"title": "d", "compete": "columns", "cells": cells}))
     text = report(study)
     assert re.findall('class="(|best|second)">(0[.][0-9]+)<', text) == [
@@ -167,16 +169,17 @@ def test_columns_compete_and_less_is_better_where_the_table_says_so(study: Path)
         ("best", "0.100"),
         ("second", "0.500"),
     ]
-    (study / "table.json").write_text(json.dumps({"title": "d", "compete": "none", "cells": cells}))
-    assert {mark for mark, _ in re.findall('class="(|best|second)">(0[.][0-9]+)<', report(study))} == {""}
+    assert "In the units of each metric; less is better;" in text  # so nothing sets a line apart
+    assert "↓" not in Page(text).text
 
 
 def test_a_figure_of_too_few_seeds_says_so(study: Path) -> None:
     table = json.loads((study / "table.json").read_text())
-    table["seeds"] = table["cells"][0]["count"] = 3
-    table["cells"][1]["count"] = 2
-    (study / "table.json").write_text(json.dumps(table))
-    assert "2 of 3 seeds" in report(study)
+    table["cells"][0] |= {"count": 3, "meant": 3}
+    table["cells"][1] |= {"count": 2, "meant": 3}
+    (study / "table.json").write_text(json.dumps(table | {"over": "federations"}))
+    assert "2 of 3 federations" in report(study)
+    assert "standard deviation over federations" in report(study)
     assert "3 of 3" not in report(study)
 
 
@@ -220,8 +223,17 @@ def test_what_is_neither_run_nor_study_is_refused(tmp_path: Path, handmade: Call
     (place / "result.json").unlink()
     with pytest.raises(CelmError, match="is not finished"):
         report(place)
+    (tmp_path / "a.html").mkdir()
     with pytest.raises(CelmError, match="it is a folder"):
-        write_report(place, tmp_path)
+        write_report(place, tmp_path / "a.html")
+    for wrong in (place / "rounds.jsonl", tmp_path / "report.pdf"):
+        with pytest.raises(CelmError, match="a report is an HTML file"):
+            write_report(place, wrong)
+    (tmp_path / "audit").mkdir()
+    for name in ("ledger.json", "report.html"):
+        (tmp_path / "audit" / name).touch()
+    with pytest.raises(CelmError, match=r"is an audit, whose report is there already: .*report\.html$"):
+        report(tmp_path / "audit")
     (tmp_path / "table.json").write_text('{"title": 3}')
     with pytest.raises(CelmError, match=r"table\.json is damaged"):
         report(tmp_path)

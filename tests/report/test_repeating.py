@@ -9,7 +9,7 @@ import pytest
 
 from celm.cli.options import experiment_from
 from celm.federation.experiment import Experiment
-from celm.report.repeating import arguments, command
+from celm.report.repeating import arguments, command_parts
 
 
 def parsed(line: str) -> Experiment:
@@ -46,10 +46,10 @@ def parsed(line: str) -> Experiment:
 )
 def test_the_command_repeats_the_experiment(tables: dict[str, Any]) -> None:
     experiment = Experiment.parse(tables)
-    assert parsed(command(experiment)) == experiment
+    assert parsed(" ".join(command_parts(experiment))) == experiment
 
 
 def test_what_options_cannot_say_goes_by_a_file() -> None:
     experiment = Experiment.parse({"observe": [{"name": "celm", "warmup": 3}]})
     assert arguments(experiment) is None
-    assert command(experiment) == "celm run experiment.toml"
+    assert command_parts(experiment) == ["celm run", "experiment.toml"]

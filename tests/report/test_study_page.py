@@ -197,7 +197,11 @@ def test_figures_of_several_kinds_say_which_is_which(study: Path) -> None:
 
 
 def test_a_table_of_many_methods_is_turned(study: Path) -> None:
-    cells = [{"row": "r", "column": f"m{i}", "mean": i / 100, "std": 0.0} for i in range(12)]
+    places = {11: 1, 10: 2}
+    cells = [
+        {"row": "r", "column": f"m{i}", "mean": i / 100, "std": 0.0, "place": places.get(i, 0)}
+        for i in range(12)
+    ]
     (study / "table.json").write_text(json.dumps({"title": "t", "compete": "columns", "cells": cells}))
     text = report(study)
     assert [int(n) for n in re.findall(r'<th scope="row"><bdi class="short">m(\d+)</bdi>', text)] == list(

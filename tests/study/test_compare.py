@@ -12,6 +12,7 @@ import time
 import pytest
 
 from celm.base.errors import CelmError
+from celm.federation.assembly import resolve
 from celm.federation.experiment import Experiment
 from celm.federation.presets import with_preset
 from celm.study.compare import compare_cells, parse_method
@@ -48,10 +49,15 @@ def test_unknown_methods_are_refused_by_name(method):
 
 
 def paper(
-    dataset: str, split: object, rule: str, metric: str = "accuracy", objective: str = "plain"
+    dataset: object,
+    split: object,
+    rule: object,
+    metric: str = "accuracy",
+    objective: str = "plain",
+    **settings: object,
 ) -> str | None:
     tables = {"dataset": dataset, "split": split, "rule": rule, "objective": objective}
-    figure = paper_figure(Experiment.parse(tables), metric)
+    figure = paper_figure(resolve(Experiment.parse({**tables, **settings})), metric)
     return figure and figure.shown()
 
 
@@ -72,6 +78,17 @@ def test_the_papers_figures_are_found_for_the_same_cell_only():
     assert paper("fashion_mnist", "maverick", "celm") is None
     assert paper("digits", "pls", "celm") is None
     assert paper("fashion_mnist", "pls", "shapley") is None
+
+
+def test_what_is_not_the_papers_experiment_is_not_set_beside_it():
+    known = "83.70 ± 0.19"
+    assert paper("fashion_mnist", "pls", "celm", run={"workers": 2, "evaluate_every": 10}) == known
+    assert paper("fashion_mnist", "pls", {"name": "cffl", "sharpen": "share"}, "accuracy") == "80.95 ± 1.81"
+    assert paper("fashion_mnist", "pls", "celm", run={"rounds": 1}) is None
+    assert paper("fashion_mnist", "pls", "celm", train={"lr": 0.05}) is None
+    assert paper("fashion_mnist", "pls", {"name": "celm", "evidence": "calibrated"}) is None
+    assert paper("fashion_mnist", {"name": "pls", "seed": 7}, "celm") is None
+    assert paper({"name": "fashion_mnist", "limit": 50}, "pls", "celm") is None
 
 
 def test_preset_fills_gaps_and_never_overrides():

@@ -8,6 +8,7 @@ import signal
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -59,18 +60,21 @@ def test_what_another_process_holds_is_left_to_the_end_and_then_waited_for(tmp_p
     lock = Folder(cells[0].place).locked()
     lock.__enter__()
     seen: list[Progress] = []
+    while_held: list[Progress] = []
+    lock_held = [True]
 
     def watch(progress: Progress) -> None:
         seen.append(progress)
+        while_held.extend([progress] if lock_held else [])
         if progress.elsewhere and not progress.running and lock_held:
             lock_held.clear()
             lock.__exit__(None, None, None)
 
-    lock_held = [True]
     outcomes = run_grid(cells, InThisProcess, watch)
     assert [outcome.error for outcome in outcomes] == [None] * 3
     assert [outcome.cell for outcome in seen[-1].ended] == [cells[1], cells[2], cells[0]]
-    assert all(cells[0] not in progress.running for progress in seen if lock_held)
+    assert while_held
+    assert all(cells[0] not in progress.running for progress in while_held)
 
 
 def test_what_another_process_ends_meanwhile_is_taken_as_it_is(tmp_path: Path) -> None:
@@ -96,6 +100,31 @@ def test_a_damaged_result_is_an_error_of_its_cell_alone(tmp_path: Path) -> None:
     outcomes = run_grid(cells, InThisProcess)
     assert "damaged" in (outcomes[0].error or "")
     assert outcomes[1].error is None
+
+
+def test_a_lock_that_cannot_be_had_is_an_error_of_its_cell_alone(tmp_path: Path) -> None:
+    cells = small_cells(tmp_path, 2)
+    (cells[0].place / "run.lock").mkdir(parents=True)
+    outcomes = run_grid(cells, InThisProcess)
+    assert "cannot lock" in (outcomes[0].error or "")
+    assert outcomes[1].error is None
+
+
+def test_a_process_that_dies_idle_is_replaced(tmp_path: Path) -> None:
+    cells = small_cells(tmp_path, 2)
+    with closing(Processes(1)) as pool:
+        pool.submit(cells[0]).result()
+        (executor,) = pool.last
+        (worker,) = executor._processes.values()
+        worker.kill()
+        worker.join()
+        for _ in range(500):  # until the executor has noticed
+            if executor._broken:
+                break
+            time.sleep(0.01)
+        pool.submit(cells[1]).result()
+        assert executor not in pool.last
+    assert [(cell.place / "result.json").is_file() for cell in cells] == [True, True]
 
 
 @pytest.mark.slow

@@ -40,15 +40,16 @@ def test_a_single_seed_has_no_spread():
 
 
 def test_figures_with_fewer_seeds_than_meant_are_marked_and_explained():
-    ours = {**OURS, ("cgsv", "accuracy"): Figure(0.5, None, 1)}
-    table = replace(TABLE, ours=ours, seeds=3)
+    ours = {key: replace(figure, meant=3) for key, figure in OURS.items()}
+    ours["cgsv", "accuracy"] = Figure(0.5, None, 1, meant=3)
+    table = replace(TABLE, ours=ours)
     markdown, latex = table.to_markdown(), table.to_latex()
     assert "| cgsv | 50.00† |" in markdown
     assert markdown.count("†") == 2
     assert markdown.endswith("\n† 1 of 3 seeds\n")
     assert r"50.00$^\dagger$" in latex
     assert latex.endswith("\\\\ $^\\dagger$ 1 of 3 seeds\n")
-    assert table.to_json()["seeds"] == 3
+    assert [cell["meant"] for cell in table.to_json()["cells"]] == [3] * 4
     assert "†" not in replace(table, ours=OURS).to_markdown()
 
 
@@ -76,6 +77,35 @@ def test_figures_that_look_the_same_share_a_place():
     }
     table = Table("", ["a", "b", "c"], ["x"], same, {})
     assert [table.place(row, "x") for row in "abc"] == [1, 1, 2]
+
+
+@given(st.lists(st.integers(0, 10_000), min_size=4, max_size=4), st.booleans())
+@example([8002, 8003, 8003, 8004], False)  # means of halves, which binary numbers are seldom
+def test_places_are_by_what_is_shown(counts, percent):
+    """Two methods, two seeds each, on ten thousand test samples."""
+    pairs = {"a": counts[:2], "b": counts[2:]}
+    ours = {(row, "x"): Figure.of([n / 10_000 for n in pair], percent) for row, pair in pairs.items()}
+    table = Table("", ["a", "b"], ["x"], ours, {})
+    shown = {row: ours[row, "x"].scaled(ours[row, "x"].mean) for row in "ab"}
+    places = [table.place(row, "x") for row in "ab"]
+    assert (places == [0, 0]) == (shown["a"] == shown["b"])
+
+
+def test_what_is_short_of_different_numbers_is_told_apart():
+    ours = {
+        ("r", "a"): Figure(0.5, None, 1, meant=3),
+        ("r", "b"): Figure(0.5, 0.1, 2, meant=3),
+        ("r", "c"): Figure(0.5, 0.1, 4, meant=6),
+        ("r", "d"): Figure(0.5, 0.1, 6, meant=6),
+    }
+    table = Table("", ["r"], ["a", "b", "c", "d"], ours, {}, over="federations")
+    assert table.note == "† 1 or 2 of 3, 4 of 6 federations"
+    assert [table.own("r", column)[-1] == "†" for column in "abcd"] == [True, True, True, False]
+
+
+def test_what_has_no_figure_is_of_no_kind():
+    (cell,) = Table("", ["r"], ["c"], {}, {}).to_json()["cells"]
+    assert [cell[name] for name in ("mean", "percent", "low", "ranked", "place")] == [None] * 4 + [0]
 
 
 def test_markdown_shows_ours_marked_and_the_papers_in_brackets():

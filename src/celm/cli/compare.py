@@ -66,6 +66,7 @@ def command(
         raise CelmError(f"--seeds: '{seeds}' is not a list of whole numbers", "as in 42,43,44") from None
     if not chosen or len(set(chosen)) < len(chosen) or len(set(numbers)) < len(numbers):
         raise CelmError("--methods and --seeds must name each thing once, and something at all")
+    from celm.report.page import counted
     from celm.study.compare import compare_cells, compare_table
     from celm.study.grid import run_grid
     from celm.study.processes import Processes
@@ -78,7 +79,9 @@ def command(
         results = run_grid(list(cells.values()), lambda: Processes(workers), with_logs(watch, targets))
     outcomes = dict(zip(cells, results, strict=True))
     first = next(iter(cells.values())).experiment
-    title = f"{first.dataset.name}, {first.split.name}, {first.run.rounds} rounds, seeds {seeds}"
+    title = (
+        f"{first.dataset.name}, {first.split.name}, {counted(first.run.rounds or 0, 'round')}, seeds {seeds}"
+    )
     table = compare_table(outcomes, title)
     save_table(table, place)
     record_comparison(

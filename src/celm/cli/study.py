@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -12,7 +11,6 @@ import typer
 from rich.text import Text
 
 from celm.base.errors import CelmError
-from celm.base.files import dump_json, write_text
 from celm.cli import options
 from celm.cli.grid_view import grid_view, with_logs
 from celm.cli.output import Format, console, print_json, printable
@@ -73,11 +71,9 @@ def command(
     from celm.study.costs import expected_cost
     from celm.study.declaration import load_study
     from celm.study.grid import run_grid
-    from celm.study.ground_truth import save_truth
-    from celm.study.record import record_study
-    from celm.study.running import measure_runs, study_cells, study_table, with_earlier
+    from celm.study.running import study_cells
     from celm.study.scales import Scale
-    from celm.study.table import save_table
+    from celm.study.writing import Writing
 
     study, targets = load_study(name), options.log_targets(log)
     if address is not None and pool is Pool.local:
@@ -98,24 +94,20 @@ def command(
             console().print(f"about {duration(3600 * cost['hours'])} on one core")
         complain_of(cost["errors"], len(cells), "cannot be run")
         return
+    writing = Writing(study, name, size, place, only, cells)
     with grid_view(study.name, quiet=format is Format.json) as watch:
-        results = run_grid(
-            list(cells.values()), lambda: make_pool(pool, workers, address), with_logs(watch, targets)
-        )
-    held = with_earlier(study, size, place, dict(zip(cells, results, strict=True)))
-    outcomes, figures = measure_runs(study, held)
-    table = study_table(study, outcomes, figures, size)
-    save_table(table, place)
-    record_study(study, name, size, place, only)
-    times = study_table(study, outcomes, figures, size, wall_clock=True)
-    if times.rows:
-        save_table(times, place, "times")
-    told = {key: "-".join(map(str, key)) for key in outcomes}
-    errors = {told[key]: outcome.error for key, outcome in outcomes.items() if outcome.error}
-    save_errors(place / "errors.json", errors, set(told.values()))
-    failed = {cell.label: errors[told[key]] for key, cell in cells.items() if told[key] in errors}
-    if study.ground_truth:
-        save_truth(study, outcomes, place)
+        try:
+            results = run_grid(
+                list(cells.values()),
+                lambda: make_pool(pool, workers, address),
+                writing.watching(with_logs(watch, targets)),
+            )
+        except KeyboardInterrupt:
+            if writing.ended:
+                writing.write(writing.ended)
+            raise
+    written = writing.write(dict(zip(cells, results, strict=True)))
+    table, times = written.table, written.times
     if format is Format.json:
         print_json(
             {
@@ -124,7 +116,7 @@ def command(
                 "scale": scale,
                 **table.to_json(),
                 **({"times": times.to_json()["cells"]} if times.rows else {}),
-                "errors": errors,
+                "errors": written.errors,
             }
         )
     else:
@@ -134,7 +126,7 @@ def command(
         if study.about:
             console().print(Text(printable(" ".join(study.about.split())), style="dim"))
         console().print(Text(f"folder: {printable(str(place))}"), soft_wrap=True)
-    complain_of(failed, len(cells), "failed")
+    complain_of(written.failed, len(cells), "failed")
 
 
 def complain_of(errors: Mapping[str, str], runs: int, what: str) -> None:
@@ -142,17 +134,6 @@ def complain_of(errors: Mapping[str, str], runs: int, what: str) -> None:
     if errors:
         label, error = next(iter(errors.items()))
         raise CelmError(f"{len(errors)} of {runs} runs {what}, the first {label}: {error}")
-
-
-def save_errors(path: Path, errors: Mapping[str, str], known: Collection[str]) -> None:
-    """Beside those of earlier commands whose runs are not done yet."""
-    try:
-        before = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        before = {}
-    kept = before.items() if isinstance(before, dict) else ()
-    earlier = {name: text for name, text in kept if name not in known}
-    write_text(path, dump_json({**earlier, **errors}, indent=2) + "\n")
 
 
 def make_pool(kind: Pool, size: int | None, address: str | None) -> Processes | RayPool:

@@ -148,6 +148,19 @@ class Folder:
     def times(self) -> list[dict[str, Any]]:
         return read_lines(self.path / "times.jsonl")
 
+    def server_times(self) -> dict[int, float]:
+        """Round to seconds at the server, where the time was taken. Seconds matter little: a damaged file has none."""
+        try:
+            lines = self.times()
+        except CelmError:
+            return {}
+        taken = [(line.get("round"), line.get("server_seconds")) for line in lines]
+        return {
+            number: float(seconds)
+            for number, seconds in taken
+            if isinstance(number, int) and isinstance(seconds, int | float)
+        }
+
     def rewind(self, number: int) -> None:
         """Drop what the record says beyond round `number`."""
         records = read_lines(self.records_path)

@@ -10,7 +10,7 @@
 
 Two mappings are compared over the clients that both name. None where nothing can be said: a correlation with fewer
 than two clients or a constant side, a Gini of nothing or with a weight below 0, a hit where the reference is constant.
-Constant means up to rounding, as in `celm.metrics.free_riders`.
+Constant, and tied, mean up to rounding, as in `celm.metrics.free_riders`.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import pearsonr, rankdata
+from scipy.stats import pearsonr
 
 from celm.base.names import in_order
-from celm.metrics.free_riders import TOLERANCE, alike, values_of
+from celm.metrics.free_riders import TOLERANCE, alike, ranks, values_of
 
 Array = NDArray[np.float64]
 
@@ -53,9 +53,7 @@ def spearman(contribution: Mapping[str, float], reference: Mapping[str, float]) 
     1.0
     """
     c, r = paired(contribution, reference)
-    if alike(c) or alike(r):  # ranks would tell apart what only rounding does
-        return None
-    return correlation(rankdata(c), rankdata(r))
+    return correlation(ranks(c), ranks(r))
 
 
 def gini(weights: Mapping[str, float]) -> float | None:

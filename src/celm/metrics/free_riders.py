@@ -83,9 +83,7 @@ def auroc(contributions: Mapping[str, float], free_riders: Collection[str]) -> f
     riders, honest = int(rides.sum()), int((~rides).sum())
     if not riders or not honest:
         return None
-    if alike(values):
-        return 0.5
-    pairs_won = rankdata(-values)[rides].sum() - riders * (riders + 1) / 2
+    pairs_won = ranks(-values)[rides].sum() - riders * (riders + 1) / 2
     return float(pairs_won / (riders * honest))
 
 
@@ -164,6 +162,17 @@ def alike(values: Array) -> bool:
         return True
     largest = float(np.abs(values).max())
     return not largest or float(np.ptp(values / largest)) <= TOLERANCE
+
+
+def ranks(values: Array) -> Array:
+    """From 1 for the least; those that are equal up to rounding share the mean of theirs."""
+    if alike(values):
+        return np.full(len(values), (len(values) + 1) / 2)
+    order = np.argsort(values)
+    rises = np.diff(values[order] / np.abs(values).max()) > TOLERANCE
+    group = np.empty(len(values), dtype=np.intp)
+    group[order] = np.concatenate([[0], np.cumsum(rises)])
+    return np.asarray(rankdata(group), dtype=np.float64)
 
 
 def rates(

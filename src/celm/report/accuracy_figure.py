@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -20,12 +20,11 @@ __all__ = ["accuracy_figure", "save_figure"]
 def accuracy_figure(
     runs: Mapping[str, Mapping[int, Sequence[Mapping[str, Any]]]],
     metric: str = "accuracy",
-    band: Literal["range", "std"] = "range",
     title: str | None = None,
 ) -> Axes:
-    """`runs`: method to seed to the records of its run. The line is the mean over the seeds that have a round.
+    """`runs`: method to seed to the records of its run.
 
-    The band spans from the least to the largest, or a standard deviation (n - 1) to each side.
+    The line is the mean over the seeds that have a round, the band spans from the least to the largest.
     """
     lines = {}
     for method, seeds in runs.items():
@@ -35,21 +34,17 @@ def accuracy_figure(
                 if record.get(metric) is not None:
                     by_round.setdefault(record["round"], []).append(record[metric])
         if by_round:
-            lines[method] = line(by_round, band)
+            lines[method] = line(by_round)
     if not lines:
         raise CelmError(f"cannot draw the curves: no round has {metric}")
     with look():
         return lines_figure(lines, Scale("round", metric.replace("_", " ")), heading_text(title))
 
 
-def line(by_round: Mapping[int, Sequence[float]], band: Literal["range", "std"]) -> Line:
+def line(by_round: Mapping[int, Sequence[float]]) -> Line:
     rounds = sorted(by_round)
     mean = np.array([math.fsum(by_round[r]) / len(by_round[r]) for r in rounds])
-    if band == "std":
-        spread = np.array([np.std(by_round[r], ddof=1) if len(by_round[r]) > 1 else 0.0 for r in rounds])
-        low, high = mean - spread, mean + spread
-    else:
-        low = np.array([min(by_round[r]) for r in rounds])
-        high = np.array([max(by_round[r]) for r in rounds])
+    low = np.array([min(by_round[r]) for r in rounds])
+    high = np.array([max(by_round[r]) for r in rounds])
     several = any(len(values) > 1 for values in by_round.values())
     return Line(np.array(rounds, dtype=np.float64), mean, (low, high) if several else None, few(mean))

@@ -9,7 +9,7 @@ from markupsafe import Markup
 
 from celm.report.evidence_figure import evidence_figure, shares_figure
 from celm.report.inline import inline_svg
-from celm.report.page import percent, render, shown
+from celm.report.page import counted, percent, render, shown
 from celm.report.rounds_figure import rounds_figure
 from celm.report.scores_figure import scores_figure
 from celm.report.sentences import few_starts, listed
@@ -54,13 +54,13 @@ def sentence(document: Mapping[str, Any], name: str, sole: Sequence[str]) -> str
 
 def figures(document: Mapping[str, Any]) -> dict[str, Markup | None]:
     classes, evidence, scores = document["classes"], document["evidence"], document["scores"]
-    size = f"{len(scores)} clients by {len(classes)} classes"
+    size = f"{counted(len(scores), 'client')} by {counted(len(classes), 'class')}"
     told = ", ".join(f"{shown(name, 24)} {percent(score)}" for name, score in list(scores.items())[:12])
     made: dict[str, Markup | None] = dict.fromkeys(("scores", "evidence", "shares", "rounds"))
     made["scores"] = inline_svg(
         scores_figure(scores, document["probe_standard_errors"], document["flags"]),
         "scores",
-        f"Bars of the scores of {len(scores)} clients: {told}.",
+        f"Bars of the scores of {counted(len(scores), 'client')}: {told}.",
     )
     if any(map(sum, evidence.values())):
         made["evidence"] = inline_svg(

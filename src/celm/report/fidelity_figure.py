@@ -44,19 +44,23 @@ def fidelity_figure(
 ) -> Axes:
     """`counts`: client to samples by class; `estimated`: client to its estimate by class (such as the evidence).
 
-    Each is divided by its total. Bubbles, by area and on one scale: (a) the true, (b) the estimated
-    distribution; bars, true beside estimated: (c) its sums over classes, (d) over clients. Returns the axes of (a).
+    A client that one of them does not name has nothing there. Each is divided by its total. Bubbles, by area and
+    on one scale: (a) the true, (b) the estimated distribution; bars, true beside estimated: (c) its sums over
+    classes, (d) over clients. Returns the axes of (a).
     """
     what = "the distributions"
-    if set(counts) != set(estimated):
-        raise CelmError(f"cannot draw {what}: true and estimated are of different clients")
-    true = joint(matrix(counts, what), what)
-    guess = joint(matrix({name: estimated[name] for name in counts}, what), what)
-    if true.shape != guess.shape:
+    clients = list(dict.fromkeys([*counts, *estimated]))
+    lengths = {len(row) for table in (counts, estimated) for row in table.values()}
+    if len(lengths) > 1:
         raise CelmError(f"cannot draw {what}: true and estimated are of different classes")
+    nothing = [0.0] * max(lengths, default=0)
+    true, guess = (
+        joint(matrix({name: table.get(name, nothing) for name in clients}, what), what)
+        for table in (counts, estimated)
+    )
     classes = class_labels(class_names, true.shape[1], what)
     with look():
-        return draw(true, guess, [plain(name) for name in counts], classes, heading_text(title))
+        return draw(true, guess, [plain(name) for name in clients], classes, heading_text(title))
 
 
 def joint(table: Matrix, what: str) -> Matrix:

@@ -9,6 +9,7 @@ from celm.base.files import explained, write_text
 from celm.federation.chain import is_state
 
 NAME = "report.html"
+ENDINGS = (".html", ".htm")
 
 
 def report(path: Path, probe_images: bool = False, home: Path | None = None) -> str:
@@ -32,6 +33,8 @@ def report(path: Path, probe_images: bool = False, home: Path | None = None) -> 
             f"{path} has no table yet: the study was stopped before its first, or goes on still",
             "the same celm study command goes on with what is missing; a run under cells/ has a report of its own",
         )
+    if (path / "ledger.json").is_file() and (path / NAME).is_file():
+        raise CelmError(f"{path} is an audit, whose report is there already: {path / NAME}")
     missing = (
         "there is no such folder"
         if not path.is_dir()
@@ -46,6 +49,8 @@ def report(path: Path, probe_images: bool = False, home: Path | None = None) -> 
 def write_report(path: Path, out: Path | None = None, probe_images: bool = False) -> Path:
     """Write the report, wholly or not at all; into the folder itself unless told otherwise. Returns where it is."""
     place = out or path / NAME
+    if place.suffix.lower() not in ENDINGS:
+        raise CelmError(f"cannot write {place}: a report is an HTML file", "let its name end in .html")
     with explained(place, "write"):
         if place.is_dir():
             raise CelmError(f"cannot write {place}: it is a folder", "name a file, as in report.html")

@@ -1,7 +1,4 @@
-"""One self-contained page: the shared look and script inside it, and a policy that lets nothing else in.
-
-Any room may bring templates of its own that extend `page.html`: `render("audit.html", {...}, folder=...)`.
-"""
+"""One self-contained page: the shared look and script inside it, and a policy that lets nothing else in."""
 
 from __future__ import annotations
 
@@ -22,13 +19,10 @@ LONGEST = 60
 """Characters of a name; what is longer is cut."""
 
 
-def render(
-    template: str, context: Mapping[str, Any], folder: Path | None = None, images: bool = False
-) -> str:
+def render(template: str, context: Mapping[str, Any], images: bool = False) -> str:
     """The page. `images` allows the embedded pictures that figures of pixels need."""
-    places = [TEMPLATES] if folder is None else [folder, TEMPLATES]
     environment = Environment(
-        loader=FileSystemLoader(places),
+        loader=FileSystemLoader(TEMPLATES),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Self, TypeVar
+from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
@@ -150,27 +150,21 @@ class Cell(Read):
     mean: float | None
     std: float | None = None
     count: int = 0
+    meant: int = 0
+    """How many values the mean should be of."""
+    place: Literal[0, 1, 2] = 0
+    """1 for the best among its rivals, 2 for the second."""
     paper_mean: float | None = None
     paper_std: float | None = None
     difference: float | None = None
-    percent: bool = True
-    """Whether it is shown in percent, or as it is."""
-    low: bool = False
+    percent: bool | None = True
+    """Whether it is shown in percent, or as it is; None where there is nothing to show."""
+    low: bool | None = False
     """Whether less is better."""
-    ranked: bool = True
-    """Whether more, or less, is better at all."""
 
     def shown(self, value: float, sign: str = "") -> str:
         scale, digits = (100, 2) if self.percent else (1, 3)
         return f"{scale * value:{sign}.{digits}f}".replace("-", "−")
-
-    @property
-    def merit(self) -> float | None:
-        """Larger is better; equal where what is shown is equal. None where nothing is better."""
-        if self.mean is None or not self.ranked:
-            return None
-        rounded = round(self.mean, 4 if self.percent else 3)
-        return -rounded if self.low else rounded
 
 
 class Grid(Read):
@@ -180,8 +174,13 @@ class Grid(Read):
     cells: list[Cell]
     compete: str = "rows"
     """Whether the `rows` of a column compete, or the `columns` of a row, or `none`."""
-    seeds: int = 0
-    """How many each figure was meant to have."""
+    over: str = "seeds"
+    """What figures are means over."""
+
+    @property
+    def filled(self) -> list[Cell]:
+        """Those that have a figure, ours or the paper's."""
+        return [cell for cell in self.cells if cell.mean is not None or cell.paper_mean is not None]
 
 
 class Standing(Read):

@@ -76,10 +76,6 @@ def in_parts(arguments: Sequence[str]) -> list[str]:
     return [shlex.join(part) for part in (head, *pairs)]
 
 
-def command(experiment: Experiment) -> str:
-    return " ".join(command_parts(experiment))
-
-
 def toml(value: Any) -> str | None:
     """A value as TOML on one line; None for tables.
 

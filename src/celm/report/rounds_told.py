@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
 
 from celm.report.reading import Weighed
@@ -23,6 +24,15 @@ class Exclusion:
 def excluded(rounds: Sequence[Weighed]) -> list[Exclusion]:
     """Who was left out, in which rounds, by reason."""
     return gathered([(client, why, each.round) for each in rounds for client, why in each.excluded.items()])
+
+
+def counted_in(rounds: Iterable[tuple[Iterable[str], Container[str]]]) -> Counter[str]:
+    """In how many rounds each client counted; of each round who came, and who was left out of those.
+
+    >>> counted_in([(["a", "b"], ["b"]), (["a"], [])])
+    Counter({'a': 2})
+    """
+    return Counter(client for came, left_out in rounds for client in came if client not in left_out)
 
 
 def gathered(found: Sequence[tuple[str, str, int]]) -> list[Exclusion]:

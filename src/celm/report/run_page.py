@@ -19,7 +19,7 @@ from celm.report.probe_figure import drawable, probe_figure
 from celm.report.reading import Told
 from celm.report.repeating import arguments, command_parts
 from celm.report.rounds_figure import rounds_figure
-from celm.report.rounds_told import excluded, frozen_after
+from celm.report.rounds_told import counted_in, excluded, frozen_after
 from celm.report.sentences import answers, evidence_is, listed
 from celm.report.split_figure import split_figure
 
@@ -42,9 +42,7 @@ def run_page(told: Told, probe_images: bool = False) -> str:
     result, evidence = told.result, told.evidence
     exclusions = excluded(told.rounds)
     left_out = Counter(client for record in told.rounds for client in record.excluded)
-    counting = Counter(
-        client for record in told.rounds for client in record.clients if client not in record.excluded
-    )
+    counting = counted_in((record.clients, record.excluded) for record in told.rounds)
     probes = probe_grid(told) if probe_images else None
     context = {
         "title": f"{result.dataset}, {result.split}, {told.experiment.method}",
@@ -102,12 +100,11 @@ def figures(told: Told) -> Figures:
                 "held",
                 f"Heatmap of evidence, {size}, with the classes truly held outlined. {agreement(evidence, counts)}",
             )
-        true = {client: counts.get(client, [0.0] * len(classes)) for client in evidence}
-        if any(map(sum, true.values())):
+        if any(map(sum, counts.values())):
             made["fidelity"] = inline_svg(
-                fidelity_figure(true, evidence, classes),
+                fidelity_figure(counts, evidence, classes),
                 "fidelity",
-                f"True and estimated distribution of samples, {size}, with both marginals.",
+                f"True and estimated distribution of samples, {size_of(counts, classes)}, with both marginals.",
             )
     if any(map(sum, counts.values())):
         made["split"] = inline_svg(

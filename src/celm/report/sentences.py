@@ -28,10 +28,6 @@ class Answer:
     """Rounds in which it was left out."""
     text: str
 
-    @property
-    def sentence(self) -> str:
-        return f"{shown(self.client)}: {self.text}"
-
 
 def answers(
     weights: Mapping[str, float],

@@ -14,7 +14,7 @@ from celm.report.inline import inline_svg
 from celm.report.page import counted, percent, render, shown
 from celm.report.reading import ToldState
 from celm.report.rounds_figure import rounds_figure
-from celm.report.rounds_told import Exclusion, excluded, frozen_after, gathered, spans
+from celm.report.rounds_told import Exclusion, counted_in, excluded, frozen_after, gathered, spans
 from celm.report.sentences import answers
 
 VERDICTS = {
@@ -41,7 +41,7 @@ def state_page(told: ToldState) -> str:
         "soles": sum(len(answer.sole) for answer in found),
         "heaviest": max(told.weights.values()) or 1.0,
         "totals": {client: sum(row) for client, row in (told.evidence or {}).items()},
-        "taking_part": Counter(client for each in rounds for client in each.received),
+        "taking_part": counted_in((each.received, each.excluded) for each in rounds),
         "absent": Counter(client for each in rounds for client in each.absent),
         "left_out": left_out,
         "exclusions": excluded(rounds),

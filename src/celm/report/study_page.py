@@ -41,6 +41,11 @@ class Panel:
     runs: Methods
     figures: Mapping[str, Markup | None]
 
+    @property
+    def several(self) -> bool:
+        """Whether there is a method with more than one seed."""
+        return any(len(runs) > 1 for runs in self.runs.values())
+
 
 def study_page(path: Path, home: Path) -> str:
     """`home` is the folder that the page will be in; links to runs start there."""
@@ -59,18 +64,17 @@ def study_page(path: Path, home: Path) -> str:
     }
     table = view(grid, methods)
     context = {
-        # The page says by itself how to read its cells.
-        "title": grid.title.partition("; in percent")[0],
+        "title": grid.title,
         "asked": asked,
         "commands": [in_parts(command) for command in asked.commands] if asked else [],
         "settings": study_settings({name: whole(methods) for name, methods in groups.items()}),
         "table": table,
-        "marked": any(told.place for told in table.cells.values()),
+        "marked": any(cell.place for cell in grid.cells),
         "times": view(times, methods) if times and times.cells else None,
         "paper": any(cell.paper_mean is not None for cell in grid.cells),
-        "percent": all(cell.percent for cell in grid.cells),
-        "low": {cell.low for cell in grid.cells},
-        "seeds": max((cell.count for cell in grid.cells), default=0),
+        "percent": all(cell.percent for cell in grid.filled),
+        "low": {cell.low for cell in grid.filled},
+        "spread": any(cell.count > 1 for cell in grid.cells),
         "gaps": any(cell.mean is None for cell in grid.cells),
         "panels": panels,
         "links": {told.path: link(told.path, home) for told in runs.finished.values()},
@@ -198,10 +202,9 @@ def fidelity_panel(number: int, methods: Methods) -> Markup | None:
     for told in (told for runs in methods.values() for told in runs):
         result = told.result
         evidence = result.evidence or {}
-        counts = {client: [float(n) for n in result.counts.get(client, ())] for client in evidence}
-        if any(map(sum, evidence.values())) and all(counts.values()) and any(map(sum, counts.values())):
+        if any(map(sum, evidence.values())) and any(map(sum, result.counts.values())):
             return inline_svg(
-                fidelity_figure(counts, evidence, result.classes),
+                fidelity_figure(result.counts, evidence, result.classes),
                 f"fidelity{number}",
                 f"True and estimated distribution of samples, with both marginals, seed {result.seed}.",
             )

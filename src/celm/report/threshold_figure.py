@@ -1,4 +1,4 @@
-"""False-positive rate of free-rider detection over the threshold on z-scores (the paper's FPR curves)."""
+"""Rates of free-rider detection over the threshold on z-scores: false positives (the paper's curves), or true ones."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def threshold_figure(
     title: str | None = None,
     up: str = "false-positive rate",
 ) -> Axes:
-    """`rates`: method to a rate for each threshold. Lower is better."""
+    """`rates`: method to a rate for each threshold; `up` says which."""
     if not rates or any(len(row) != len(thresholds) for row in rates.values()) or not len(thresholds):
         raise CelmError("cannot draw the rates: every method needs one for every threshold")
     across = np.array(thresholds, dtype=np.float64)

@@ -12,10 +12,9 @@ from celm.federation.presets import with_preset
 from celm.objectives import objectives
 from celm.rules import rules
 from celm.study.grid import Cell, Outcome
+from celm.study.measures import ACCURACIES
 from celm.study.paper import paper_figure
 from celm.study.table import Figure, Table
-
-METRICS = ("accuracy", "balanced_accuracy", "rare_class_accuracy")
 
 
 def parse_method(method: str) -> tuple[str, str]:
@@ -55,15 +54,16 @@ def compare_cells(
 def compare_table(outcomes: dict[tuple[str, int], Outcome], title: str) -> Table:
     """Methods by metrics; a metric that the split does not have is left out."""
     methods = list(dict.fromkeys(method for method, _ in outcomes))
+    seeds = len({seed for _, seed in outcomes})
     ours: dict[tuple[str, str], Figure] = {}
     paper: dict[tuple[str, str], Figure] = {}
     for method in methods:
         done = [o for (name, _), o in outcomes.items() if name == method]
-        for metric in METRICS:
+        for metric in ACCURACIES:
             values = [o.result[metric] for o in done if o.result and o.result[metric] is not None]
             if values:
-                ours[method, metric] = Figure.of(values)
+                ours[method, metric] = Figure.of(values, meant=seeds)
             if (figure := paper_figure(done[0].cell.experiment, metric)) is not None:
                 paper[method, metric] = figure
-    columns = [metric for metric in METRICS if any(column == metric for _, column in ours)]
+    columns = [metric for metric in ACCURACIES if any(column == metric for _, column in ours)]
     return Table(title, methods, columns, ours, paper)

@@ -2,7 +2,7 @@
 
 title = "..."               what the table shows
 paper = "main"              which table of the paper it fills, if any
-metrics = ["accuracy"]      columns are methods x metrics; a row may name its own
+metrics = ["accuracy"]      what is shown of every method; a row may name its own
 seeds = [42, 43, 44]
 ground_truth = true         methods are judged as estimators of contribution; metrics are then what a model is worth,
                             and every coalition of a row's clients is trained by itself (`celm.study.ground_truth`)
@@ -24,7 +24,8 @@ from celm.base.errors import CelmError, nearest
 from celm.base.files import read_text
 from celm.federation.experiment import Choice, Experiment, SplitChoice
 from celm.study.compare import parse_method
-from celm.study.measures import checked
+from celm.study.measures import ACCURACIES, COSTS, checked
+from celm.study.paper import tables
 
 
 def named(value: Any) -> Any:
@@ -122,9 +123,10 @@ class Study(BaseModel):
             checked(metric)
         for label, own in self.methods.items():
             parse_method(own.method or label)
-        for row in self.rows:
-            if self.ground_truth and row.clients is None:
-                raise ValueError(f"ground_truth: row '{row.label}' does not say how many clients there are")
+        if self.paper is not None and self.paper not in tables():
+            raise ValueError(f"paper: it has no table '{self.paper}' ({nearest(self.paper, tables())})")
+        if self.ground_truth:
+            self.check_truth()
         if len(set(self.seeds)) < len(self.seeds):
             raise ValueError("seeds must name each seed once")
         for what, labels in (("rows", [row.label for row in self.rows]), ("methods", list(self.methods))):
@@ -135,6 +137,37 @@ class Study(BaseModel):
                         f"{what} '{alike[0]}' and '{alike[1]}' would share a folder: name them apart"
                     )
         return self
+
+    def check_truth(self) -> None:
+        for metric in self.metrics:
+            if metric not in {*ACCURACIES, *COSTS}:
+                known = f"one of {', '.join(ACCURACIES)}, or a cost"
+                raise ValueError(f"ground_truth: '{metric}' is not what a model is worth ({known})")
+        for row in self.rows:
+            if row.clients is None:
+                raise ValueError(f"ground_truth: row '{row.label}' does not say how many clients there are")
+            if row.metrics is not None:
+                raise ValueError(f"ground_truth: metrics are the study's, not for row '{row.label}' to say")
+
+    @property
+    def places(self) -> list[tuple[Row, str]]:
+        """Row and metric of everything that is shown of a method."""
+        return [(row, metric) for row in self.rows for metric in row.metrics or self.metrics]
+
+    @property
+    def metric(self) -> str | None:
+        """The metric that is meant throughout; None where there are several."""
+        several = {metric for _, metric in self.places}
+        return several.pop() if len(several) == 1 else None
+
+    @property
+    def one_method(self) -> bool:
+        """Then metrics are the columns of the table, not methods."""
+        return len(self.methods) == 1
+
+    def table_label(self, row: Row, metric: str) -> str:
+        """What the table calls a line; with the metric, unless that is one for all or the name of a column."""
+        return row.label if self.metric or self.one_method else f"{row.label} {metric}"
 
     @property
     def runs(self) -> int:

@@ -68,16 +68,15 @@ def probe_memory(run: Run) -> float | None:
 
 
 def server_seconds(run: Run) -> float | None:
-    """Seconds a round at the server, by the clock; None for runs of versions that did not take the time."""
-    lines = Folder(run.folder).times()
-    times = {line["round"]: line["server_seconds"] for line in lines if "server_seconds" in line}
+    """Seconds a round at the server, by the clock; None where not every round's time was taken."""
+    times = Folder(run.folder).server_times()
     if len(times) < len(run.rounds):
         return None
     probed = [record["round"] for record in run.rounds if record["evidence"]]
     if len(probed) > 1:
         # the first probe also waits for parts of torch to load: it counts as one of the others
         times[probed[0]] = mean(times[number] for number in probed[1:])
-    return float(mean(times.values()))
+    return mean(times.values())
 
 
 def recipe_of(run: Run) -> Recipe | None:

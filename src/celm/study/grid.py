@@ -24,8 +24,8 @@ from celm.federation.experiment import Experiment
 from celm.federation.folder import Folder, InUseError
 
 POLL_SECONDS = 0.5
-LONGEST_LINE = 2**18
-"""Bytes looked at for the last round on record."""
+LONGEST_LINE = 2**22
+"""Bytes looked at for the last round on record: enough for some thousands of clients."""
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,12 @@ def carry_through(
                 ended[cell.place] = Outcome(cell, *result_or_error(cell, future))
         while waiting and len(running) < pool.size:
             cell = waiting.pop(0)
-            if Folder(cell.place).in_use():
+            try:
+                taken = Folder(cell.place).in_use()
+            except CelmError as error:  # its lock cannot be had: an error of that cell alone
+                ended[cell.place] = Outcome(cell, None, str(error))
+                continue
+            if taken:
                 elsewhere.append(cell)
             elif outcome := settled(cell):
                 ended[cell.place] = outcome
@@ -209,8 +214,13 @@ def settled(cell: Cell) -> Outcome | None:
         settings_there(cell)
         found = finished(cell)
     except CelmError as error:
-        return Outcome(cell, None, str(error))
+        return Outcome(cell, None, with_remedy(error, cell))
     return None if found is None else Outcome(cell, found)
+
+
+def with_remedy(error: BaseException, cell: Cell) -> str:
+    """An error that lies in the cell's files: what to do about it, too."""
+    return f"{told(error)} (delete {cell.place} to have it run again)"
 
 
 def last_round(cell: Cell) -> dict[str, Any]:

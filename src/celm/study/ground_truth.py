@@ -175,14 +175,22 @@ def gains(study: Study, outcomes: Mapping[Key, Outcome]) -> Iterator[dict[str, A
 
 
 def truth_table(study: Study, outcomes: Mapping[Key, Outcome], scale: Scale) -> Table:
-    """References, utilities and measures by estimators, over all rows and seeds."""
+    """References, utilities and measures by estimators, over all federations (rows and seeds).
+
+    An estimator of which runs are missing is judged by fewer of them than others, and marked.
+    """
     gathered: dict[tuple[str, str], list[float]] = {}
+    judged: dict[str, set[tuple[str, int]]] = {}
     for found in agreements(study, outcomes):
         for name, value in found.values.items():
             if value is not None:
                 row = f"{found.reference} of {found.utility}: {name}"
                 gathered.setdefault((row, found.method), []).append(value)
-    ours = {key: Figure.of(values, percent=False) for key, values in gathered.items()}
+                judged.setdefault(row, set()).add((found.row, found.seed))
+    ours = {
+        (row, method): Figure.of(values, percent=False, meant=len(judged[row]))
+        for (row, method), values in gathered.items()
+    }
     rows = [
         f"{reference} of {utility}: {name}"
         for reference in REFERENCES
@@ -191,7 +199,7 @@ def truth_table(study: Study, outcomes: Mapping[Key, Outcome], scale: Scale) -> 
     ]
     shown = [row for row in rows if any(row == key for key, _ in ours)]
     methods = [method for method in study.methods if any(method == key for _, key, _ in outcomes)]
-    return Table(study.title + scale.note, shown, methods, ours, {}, "columns")
+    return Table(study.title + scale.note, shown, methods, ours, {}, "columns", "federations")
 
 
 def save_truth(study: Study, outcomes: Mapping[Key, Outcome], folder: Path) -> None:
@@ -202,7 +210,7 @@ def save_truth(study: Study, outcomes: Mapping[Key, Outcome], folder: Path) -> N
     ]
     about = {
         "estimators": {
-            method: {"needs": needs(study, method), "server_seconds": server_seconds(method, done)}
+            method: {"needs": needs(study, method), "server_seconds_a_run": seconds_a_run(method, done)}
             for method in study.methods
         },
         "retraining_seconds": sum(retraining),
@@ -231,13 +239,13 @@ def needs(study: Study, method: str) -> str:
     return ", ".join(["client models", *(part for part, needed in parts.items() if needed)])
 
 
-def server_seconds(method: str, done: Sequence[tuple[Key, Outcome]]) -> float | None:
-    """Mean over runs of the seconds that the server took; None where a run did not take the time."""
+def seconds_a_run(method: str, done: Sequence[tuple[Key, Outcome]]) -> float | None:
+    """Mean over runs of all the seconds that the server took; None where a run did not take the time."""
     totals = []
     for (_, of_method, _), outcome in done:
-        if of_method == method:
-            lines = Folder(outcome.cell.place).times()
-            if not all("server_seconds" in line for line in lines):
+        if of_method == method and outcome.result is not None:
+            times = Folder(outcome.cell.place).server_times()
+            if len(times) < outcome.result["rounds"]:
                 return None
-            totals.append(sum(line["server_seconds"] for line in lines))
+            totals.append(sum(times.values()))
     return sum(totals) / len(totals) if totals else None

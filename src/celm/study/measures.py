@@ -12,6 +12,9 @@ from celm.metrics.free_riders import Detection, detect
 
 Measure = Callable[[Run], float | None]
 
+ACCURACIES = ("accuracy", "balanced_accuracy", "rare_class_accuracy")
+"""Shown in percent; the rest as they are, with three digits."""
+
 
 def of_summary(name: str) -> Measure:
     def measure(run: Run) -> float | None:
@@ -47,9 +50,7 @@ def footprint(name: str) -> Measure:
 
 
 MEASURES: dict[str, Measure] = {
-    "accuracy": of_summary("accuracy"),
-    "balanced_accuracy": of_summary("balanced_accuracy"),
-    "rare_class_accuracy": of_summary("rare_class_accuracy"),
+    **{name: of_summary(name) for name in ACCURACIES},
     "auroc": lambda run: detection(run).auroc,
     "fpr": lambda run: detection(run).fpr,
     "tpr": lambda run: detection(run).tpr,
@@ -67,8 +68,6 @@ MEASURES: dict[str, Measure] = {
     "server_seconds": footprint("server_seconds"),
 }
 
-PERCENT = {"accuracy", "balanced_accuracy", "rare_class_accuracy"}
-"""Shown times 100; the rest as they are, with three digits."""
 COSTS = {"upload_megabytes", "download_megabytes", "probe_megabytes", "server_seconds"}
 """A round's, of all clients together; see `celm.study.footprint`."""
 LOW_IS_GOOD = {"fpr", "jsd", "emd", "hellinger", "probed_rounds", *COSTS}

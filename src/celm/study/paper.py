@@ -7,12 +7,15 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
+from celm.federation.assembly import resolve
 from celm.federation.experiment import Experiment
+from celm.federation.presets import with_preset
 from celm.study.measures import LOW_IS_GOOD
 from celm.study.table import Figure
 
 ACCURACY_TABLES = ("main", "maverick", "iid", "heterogeneity", "clients-20", "classes-47")
 AS_PRINTED = {"emnist47": "emnist", "fedisic_features": "fedisic"}
+SILENT = {"workers", "threads", "device", "evaluate_every"}
 OURS_ALONE = {"emd", "emd_uniform"}
 """The paper has a column of this name, but not of this definition (`celm.metrics.fidelity`)."""
 
@@ -26,7 +29,9 @@ def tables() -> dict[str, Any]:
 
 
 def paper_figure(experiment: Experiment, metric: str) -> Figure | None:
-    """What the paper prints for this dataset, split, number of clients, method and metric; None if nothing."""
+    """What the paper prints for a resolved experiment; None if nothing, or if it is not one of the paper's."""
+    if not as_in_the_paper(experiment):
+        return None
     split = experiment.split
     name = split.name
     if name == "dirichlet":
@@ -39,6 +44,28 @@ def paper_figure(experiment: Experiment, metric: str) -> Figure | None:
         if figure is not None:
             return figure
     return None
+
+
+def as_in_the_paper(experiment: Experiment) -> bool:
+    """Whether nothing is set but what the paper varies, with a method's own settings or those of the preset."""
+    split = experiment.split
+    varied = {
+        "dataset": {"name": experiment.dataset.name},
+        "split": {"name": split.name, "clients": split.clients}
+        | {name: value for name, value in split.options.items() if name == "alpha"},
+        "rule": {"name": experiment.rule.name},
+        "objective": {"name": experiment.objective.name},
+        "run": {"seed": experiment.run.seed},
+    }
+    presets = (resolve(Experiment.parse(with_preset(varied, preset))) for preset in (None, "paper"))
+    return any(told(usual) == told(experiment) for usual in presets)
+
+
+def told(experiment: Experiment) -> dict[str, Any]:
+    """Its settings but for those that change no figure at the end."""
+    tables = experiment.tables()
+    run = {name: value for name, value in tables["run"].items() if name not in SILENT}
+    return {**tables, "run": run, "observe": []}
 
 
 def printed(table: str, dataset: str, split: str, method: str, metric: str) -> Figure | None:

@@ -19,13 +19,14 @@ class Processes:
         """Each process (an executor of one) with the last cell it was given."""
 
     def submit(self, cell: Cell) -> Future[None]:
-        idle = [process for process, work in self.last.items() if work.done()]
-        for process in [
-            process for process in idle if isinstance(self.last[process].exception(), BrokenExecutor)
-        ]:
-            idle.remove(process)
-            del self.last[process]
-        process = idle[0] if idle else self.started()
+        for process in [process for process, work in self.last.items() if work.done()]:
+            try:
+                self.last[process] = process.submit(run_cell, cell)
+            except BrokenExecutor:  # it died, with its last cell or idle since
+                del self.last[process]
+            else:
+                return self.last[process]
+        process = self.started()
         self.last[process] = process.submit(run_cell, cell)
         return self.last[process]
 

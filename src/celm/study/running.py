@@ -16,9 +16,9 @@ from celm.federation.presets import with_preset
 from celm.federation.run import Run
 from celm.study.compare import parse_method
 from celm.study.declaration import Row, Study, slug
-from celm.study.grid import Cell, Key, Outcome, check_place, settled, told
+from celm.study.grid import Cell, Key, Outcome, check_place, settled, with_remedy
 from celm.study.ground_truth import truth_table
-from celm.study.measures import LOW_IS_GOOD, PERCENT, UNRANKED, WALL_CLOCK, measured
+from celm.study.measures import ACCURACIES, LOW_IS_GOOD, UNRANKED, WALL_CLOCK, measured
 from celm.study.paper import printed
 from celm.study.scales import Scale, rows_at, scaled, seeds_at
 from celm.study.table import Figure, Table
@@ -30,7 +30,11 @@ def study_cells(study: Study, scale: Scale, out: Path, only: str = "") -> dict[K
     """Every run of the study that `only` does not leave out (as in `dataset=fashion_mnist split=pls`)."""
     cells: dict[Key, Cell] = {}
     for row, method, seed in chosen(study, scale, only):
-        experiment = experiment_of(study, row, method, seed, scale)
+        try:
+            experiment = experiment_of(study, row, method, seed, scale)
+        except CelmError as error:
+            where = f"study '{study.name}', row '{row.label}', method '{method}'"
+            raise CelmError(f"{where}: {error}") from error
         place = out / "cells" / "-".join(map(slug, (row.label, method, f"seed{seed}")))
         cells[row.label, method, seed] = Cell(experiment, place, row.label, method)
     if not cells:
@@ -175,8 +179,7 @@ def measure_runs(study: Study, outcomes: Mapping[Key, Outcome]) -> tuple[dict[Ke
             run = Run.read(Folder.open(outcome.cell.place))
             found[key] = {metric: measured(metric, run) for metric in metrics[row]}
         except Exception as error:  # whatever a damaged file leads to
-            again = f"delete {outcome.cell.place} to have it run again"
-            known[key] = replace(outcome, result=None, error=f"{told(error)} ({again})")
+            known[key] = replace(outcome, result=None, error=with_remedy(error, outcome.cell))
     return known, found
 
 
@@ -197,37 +200,28 @@ def study_table(
     paper: dict[tuple[str, str], Figure] = {}
     rows: list[str] = []
     columns: list[str] = []
-    for row in study.rows:
-        for metric in row.metrics or study.metrics:
-            if (metric in WALL_CLOCK) != wall_clock:
-                continue
-            label = (
-                row.label
-                if len(row.metrics or study.metrics) == 1 or one_method(study)
-                else f"{row.label} {metric}"
-            )
-            for method in study.methods:
-                runs = [of_run for key, of_run in figures.items() if key[:2] == (row.label, method)]
-                values = [value for of_run in runs if (value := of_run[metric]) is not None]
-                column = metric if one_method(study) else method
-                if any(key[:2] == (row.label, method) for key in outcomes):
-                    rows = [*rows, label] if label not in rows else rows
-                    columns = [*columns, column] if column not in columns else columns
-                if values:
-                    ours[label, column] = Figure.of(
-                        values, metric in PERCENT, metric in LOW_IS_GOOD, metric not in UNRANKED
-                    )
-                dataset = row.settings["dataset"]["name"]
-                figure = printed(study.paper or "", dataset, row.split_label, method, metric)
-                if figure is not None and scale is Scale.paper:
-                    paper[label, column] = figure
-    # With one method the columns are metrics and the rows are splits, which do not compete.
-    compete: Literal["none", "columns"] = "none" if one_method(study) else "columns"
     seeds = len(seeds_at(study.seeds, scale))
-    title = study.title + (", by a clock" if wall_clock else "") + scale.note
-    return Table(title, rows, columns, ours, paper, compete, seeds)
-
-
-def one_method(study: Study) -> bool:
-    """Then the metrics are the columns."""
-    return len(study.methods) == 1
+    for row, metric in study.places:
+        if (metric in WALL_CLOCK) != wall_clock:
+            continue
+        label = study.table_label(row, metric)
+        for method in study.methods:
+            runs = [of_run for key, of_run in figures.items() if key[:2] == (row.label, method)]
+            values = [value for of_run in runs if (value := of_run[metric]) is not None]
+            column = metric if study.one_method else method
+            if any(key[:2] == (row.label, method) for key in outcomes):
+                rows = [*rows, label] if label not in rows else rows
+                columns = [*columns, column] if column not in columns else columns
+            if values:
+                ours[label, column] = Figure.of(
+                    values, metric in ACCURACIES, metric in LOW_IS_GOOD, metric not in UNRANKED, seeds
+                )
+            dataset = row.settings["dataset"]["name"]
+            figure = printed(study.paper or "", dataset, row.split_label, method, metric)
+            if figure is not None and scale is Scale.paper:
+                paper[label, column] = figure
+    # With one method the columns are metrics and the rows are splits, which do not compete.
+    compete: Literal["none", "columns"] = "none" if study.one_method else "columns"
+    what = f": {study.metric.replace('_', ' ')}" if study.metric else ""
+    title = study.title + what + (", by a clock" if wall_clock else "") + scale.note
+    return Table(title, rows, columns, ours, paper, compete)

@@ -7,6 +7,8 @@ import io
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any, Literal
@@ -14,12 +16,12 @@ from typing import Any, Literal
 from celm.base.files import dump_json, explained, write_text
 
 SHORT = "†"
-"""Marks figures with fewer seeds than meant."""
+"""Marks figures of fewer values than meant."""
 
 
 @dataclass(frozen=True)
 class Figure:
-    """A mean over seeds, its standard deviation (n - 1; None for a single one) and n. Fractions, not percent."""
+    """A mean of n values, their standard deviation (n - 1; None for a single one) and n. Fractions, not percent."""
 
     mean: float
     std: float | None
@@ -30,10 +32,17 @@ class Figure:
     """Whether less is better."""
     ranked: bool = True
     """Whether more, or less, is better at all."""
+    meant: int = 0
+    """How many values it should be of; with fewer it is marked."""
 
     @classmethod
     def of(
-        cls, values: Sequence[float], percent: bool = True, low: bool = False, ranked: bool = True
+        cls,
+        values: Sequence[float],
+        percent: bool = True,
+        low: bool = False,
+        ranked: bool = True,
+        meant: int = 0,
     ) -> Figure:
         """
         >>> Figure.of([0.8, 0.9]).shown()
@@ -42,7 +51,7 @@ class Figure:
         '0.850 ± 0.071'
         """
         spread = stdev(values) if len(values) > 1 else None
-        return cls(mean(values), spread, len(values), percent, low, ranked)
+        return cls(mean(values), spread, len(values), percent, low, ranked, meant)
 
     def shown(self, between: str = " ± ") -> str:
         spread = "" if self.std is None else between + self.scaled(self.std)
@@ -55,8 +64,12 @@ class Figure:
     @property
     def merit(self) -> float:
         """Larger is better; equal where what is shown is equal."""
-        rounded = round(self.mean, 4 if self.percent else 3)
-        return -rounded if self.low else rounded
+        shown = float(self.scaled(self.mean))
+        return -shown if self.low else shown
+
+    @property
+    def short(self) -> bool:
+        return self.count < self.meant
 
 
 @dataclass(frozen=True)
@@ -70,15 +83,15 @@ class Table:
     paper: Mapping[tuple[str, str], Figure]
     compete: Literal["rows", "columns", "none"] = "rows"
     """Whether the rows of a column compete, or the columns of a row, or nothing."""
-    seeds: int = 0
-    """How many each figure was meant to have; those with fewer are marked."""
+    over: str = "seeds"
+    """What figures are means over."""
 
     def own(self, row: str, column: str, between: str = " ± ", short: str = SHORT) -> str:
-        """Our figure, with a mark where it has fewer seeds than meant; a dash where there is none."""
+        """Our figure, with a mark where it is of fewer values than meant; a dash where there is none."""
         ours = self.ours.get((row, column))
         if ours is None:
             return "–"
-        return ours.shown(between) + (short if ours.count < self.seeds else "")
+        return ours.shown(between) + (short if ours.short else "")
 
     def beside(self, row: str, column: str, between: str = " ± ") -> str:
         """The paper's figure, and how far ours is above it; empty where the paper has none."""
@@ -90,8 +103,12 @@ class Table:
     @property
     def note(self) -> str:
         """What the mark of short figures means; empty where there are none."""
-        counts = sorted({ours.count for ours in self.ours.values() if ours.count < self.seeds})
-        return f"{SHORT} {' or '.join(map(str, counts))} of {self.seeds} seeds" if counts else ""
+        counts = sorted({(ours.meant, ours.count) for ours in self.ours.values() if ours.short})
+        told = [
+            f"{' or '.join(str(n) for _, n in group)} of {meant}"
+            for meant, group in groupby(counts, itemgetter(0))
+        ]
+        return f"{SHORT} {', '.join(told)} {self.over}" if told else ""
 
     def place(self, row: str, column: str) -> int:
         """1 for the best among its rivals, 2 for the second, 0 for the rest; by what is shown, so ties share."""
@@ -113,7 +130,7 @@ class Table:
         cells = []
         for row, column in self.keys():
             ours, paper = self.ours.get((row, column)), self.paper.get((row, column))
-            kind = ours or paper or Figure(0.0, None, 0)
+            kind = ours or paper
             cells.append(
                 {
                     "row": row,
@@ -121,15 +138,17 @@ class Table:
                     "mean": ours and ours.mean,
                     "std": ours and ours.std,
                     "count": ours.count if ours else 0,
+                    "meant": ours.meant if ours else 0,
+                    "place": self.place(row, column),
                     "paper_mean": paper and paper.mean,
                     "paper_std": paper and paper.std,
                     "difference": self.difference(row, column),
-                    "percent": kind.percent,
-                    "low": kind.low,
-                    "ranked": kind.ranked,
+                    "percent": kind and kind.percent,
+                    "low": kind and kind.low,
+                    "ranked": kind and kind.ranked,
                 }
             )
-        return {"title": self.title, "compete": self.compete, "seeds": self.seeds, "cells": cells}
+        return {"title": self.title, "compete": self.compete, "over": self.over, "cells": cells}
 
     def keys(self) -> Iterable[tuple[str, str]]:
         return [(row, column) for row in self.rows for column in self.columns]

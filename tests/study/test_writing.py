@@ -1,0 +1,177 @@
+"""What a study leaves in its folder when it is stopped, and when several processes write into it."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from celm.report.html import report
+from celm.study import writing
+from celm.study.declaration import load_study
+from celm.study.grid import Cell, Key, Outcome, Progress, run_cell
+from celm.study.running import study_cells
+from celm.study.scales import Scale
+from celm.study.writing import Writing
+
+STUDY = """
+title = "Two methods"
+seeds = [1, 2]
+[methods]
+fedavg = {}
+celm = {}
+[[rows]]
+dataset = "digits"
+split = { name = "pls", clients = 3 }
+run = { rounds = 1 }
+"""
+
+
+def done(cell: Cell) -> Future[None]:
+    future: Future[None] = Future()
+    run_cell(cell)
+    future.set_result(None)
+    return future
+
+
+class Interrupted:
+    """A pool in this process; whoever wants a third run presses Ctrl-C."""
+
+    size = 1
+
+    def __init__(self) -> None:
+        self.given = 0
+
+    def submit(self, cell: Cell) -> Future[None]:
+        self.given += 1
+        if self.given == 3:
+            raise KeyboardInterrupt
+        return done(cell)
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.fixture
+def declared(tmp_path: Path) -> Path:
+    (tmp_path / "two.toml").write_text(STUDY)
+    return tmp_path / "two.toml"
+
+
+def figures(folder: Path) -> dict[str, int]:
+    cells = json.loads((folder / "table.json").read_text())["cells"]
+    return {cell["column"]: cell["count"] for cell in cells}
+
+
+def test_a_study_that_is_interrupted_leaves_a_table_and_a_report_of_what_was_done(
+    declared: Path, invoke: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("celm.cli.study.make_pool", lambda *_: Interrupted())
+    out = declared.parent / "out"
+    assert invoke("study", declared, "--out", out).exit_code == 130
+    assert figures(out) == {"fedavg": 2}
+    assert "2 finished runs of 4." in report(out)
+
+
+def test_a_study_that_could_not_begin_leaves_nothing(
+    declared: Path, invoke: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pool = Interrupted()
+    pool.given = 2
+    monkeypatch.setattr("celm.cli.study.make_pool", lambda *_: pool)
+    out = declared.parent / "out"
+    assert invoke("study", declared, "--out", out).exit_code == 130
+    assert [path.name for path in out.iterdir()] == ["cells"]
+
+
+def prepared(declared: Path) -> tuple[Writing, dict[Key, Cell], dict[Key, Outcome]]:
+    study, out = load_study(str(declared)), declared.parent / "out"
+    cells = study_cells(study, Scale.paper, out)
+    found = Writing(study, str(declared), Scale.paper, out, "", cells)
+    failed = {key: Outcome(cell, None, "out of luck") for key, cell in cells.items()}
+    return found, cells, failed
+
+
+def test_what_has_ended_is_written_now_and_then(declared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found, cells, failed = prepared(declared)
+    watch, errors = found.watching(lambda _: None), declared.parent / "out" / "errors.json"
+    standing = [Progress(list(cells.values()), list(failed.values())[:n], [], []) for n in range(3)]
+    watch(standing[1])
+    assert not errors.exists()
+    monkeypatch.setattr(writing, "PAUSE_SECONDS", 0.0)
+    watch(standing[0])
+    assert not errors.exists()
+    watch(standing[2])
+    assert len(json.loads(errors.read_text())) == 2
+    assert (errors.parent / "study.json").is_file()
+    errors.unlink()
+    watch(standing[2])
+    assert not errors.exists()  # nothing new
+
+
+def test_who_writes_last_has_seen_what_others_finished(
+    declared: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The one that is slow to write must not overwrite the table of the one that came after it."""
+    found, cells, _ = prepared(declared)
+    first = next(iter(cells))
+    run_cell(cells[first])
+    slow, gathered = threading.Event(), writing.with_earlier
+
+    def waiting(*arguments: Any) -> Any:
+        seen = gathered(*arguments)
+        slow.wait(0.3)  # the other begins meanwhile
+        return seen
+
+    monkeypatch.setattr(writing, "with_earlier", waiting)
+    thread = threading.Thread(target=lambda: prepared(declared)[0].write({}))
+    thread.start()
+    for cell in list(cells.values())[1:]:
+        run_cell(cell)
+    slow.set()
+    found.write({})
+    thread.join()
+    assert figures(declared.parent / "out") == {"fedavg": 2, "celm": 2}
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "said"),
+    [
+        ("seeds", 'paper = "mian"\nseeds', "paper: it has no table 'mian' (did you mean 'main'?"),
+        ("seeds", 'ground_truth = true\nmetrics = ["jsd"]\nseeds', "'jsd' is not what a model is worth"),
+        (
+            'split = { name = "pls", clients = 3 }',
+            'split = { name = "pls", clients = 3 }\nmetrics = ["accuracy"]',
+            None,
+        ),
+        (
+            "celm = {}",
+            "celm = { rule = { fraction = 7 } }",
+            "row 'digits pls', method 'celm': setting 'rule.",
+        ),
+    ],
+)
+def test_mistakes_name_their_place(
+    declared: Path, refused: Callable[..., str], before: str, after: str, said: str | None
+) -> None:
+    declared.write_text(STUDY.replace(before, after))
+    if said is None:
+        declared.write_text(declared.read_text().replace("seeds", "ground_truth = true\nseeds"))
+        said = "metrics are the study's, not for row 'digits pls' to say"
+    assert said in refused("study", declared, "--out", declared.parent / "out")
+
+
+def test_a_table_says_which_metric_it_shows(declared: Path) -> None:
+    study = load_study(str(declared))
+    assert study.metric == "accuracy"
+    assert study.table_label(study.rows[0], "accuracy") == "digits pls"
+    mixed = load_study("heterogeneity")
+    assert mixed.metric is None
+    labels = [mixed.table_label(row, metric) for row, metric in mixed.places]
+    assert "fashion_mnist pls accuracy" in labels
+    assert "fashion_mnist maverick balanced_accuracy" in labels
