@@ -30,7 +30,7 @@ bench-quick: $(READY)
 
 # The variable silences an advertisement for the theme's successor.
 docs: $(READY)
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 	@echo "built; open site/index.html, or, for the search box too: $(BIN)/python -m http.server --directory site"
 
 lint: $(READY)

@@ -176,14 +176,15 @@ class Loads(HTMLParser):
 @pytest.mark.slow
 def test_site_builds_strictly_and_its_pages_load_nothing_from_the_network(tmp_path):
     done = subprocess.run(
-        [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path)],
+        # Not --quiet, which keeps warnings from counting.
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path)],
         cwd=ROOT,
         env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
         capture_output=True,
         text=True,
     )
     assert done.returncode == 0, done.stderr
-    assert done.stderr == ""
+    assert "WARNING" not in done.stderr
     for page in tmp_path.rglob("*.html"):
         loads = Loads()
         text = page.read_text(encoding="utf-8")
