@@ -15,6 +15,8 @@ from typer.testing import Result
 
 from celm.base.errors import CelmError
 from celm.report.html import report
+from celm.report.reading import ToldState
+from celm.report.state_page import state_page
 from report.pages import HOSTILE, Page, safe
 
 StateMaker = Callable[..., Path]
@@ -51,6 +53,20 @@ def test_it_says_who_contributed_what(tmp_path: Path, state: StateMaker) -> None
     pictures = [value for tag, name, value in page.attributes if tag == "svg" and name == "aria-label"]
     assert len(pictures) == 4  # evidence, shares, weights, scores
     safe(page)
+
+
+def test_a_round_in_which_the_filter_refused_a_client_does_not_count_for_it(
+    tmp_path: Path, state: StateMaker
+) -> None:
+    place = state(tmp_path / "state")
+    told = ToldState(place)
+    before = sum("south" in each.received for each in told.rounds)
+    assert f" {before} – –" in Page(report(place)).text  # rounds, absent, left out
+    refused = told.rounds[-1].model_copy(update={"excluded": {"south": "refused by the filter"}})
+    told.rounds = [*told.rounds[:-1], refused]
+    assert "south" in refused.received
+    text = Page(state_page(told)).text
+    assert f" {before - 1} – 1" in text
 
 
 def test_hostile_names_and_reasons_stay_text(tmp_path: Path, state: StateMaker) -> None:

@@ -34,11 +34,14 @@ GAIN = (0.1, 0.5, 0.3)
 
 
 def outcomes_of(
-    folder: Path, worth: Callable[[tuple[int, ...]], float | None], weights: dict[str, list[float]]
+    folder: Path,
+    worth: Callable[[tuple[int, ...]], float | None],
+    weights: dict[str, list[float]],
+    study: Study = SMALL,
 ) -> dict[tuple[str, str, int], Outcome]:
     """The cells of the small study as if they had been run: coalitions by their worth, methods by their weights."""
     found = {}
-    for key, cell in study_cells(SMALL, Scale.paper, folder).items():
+    for key, cell in study_cells(study, Scale.paper, folder).items():
         label = key[1]
         if label in weights:
             result = {"weights": {f"client-{i}": weight for i, weight in enumerate(weights[label])}}
@@ -127,6 +130,17 @@ def test_truth_comes_from_the_runs_and_estimators_are_held_against_it(tmp_path: 
     assert table.ours["shapley of accuracy: Pearson", "celm"].mean == pytest.approx(3**0.5 / 2)
     assert not any("rare_class" in row for row in table.rows)
     assert table.columns == ["celm", "data_size"]
+
+
+def test_an_estimator_judged_by_fewer_federations_than_others_is_marked(tmp_path: Path) -> None:
+    twice = SMALL.model_copy(update={"seeds": [1, 2]})
+    outcomes = outcomes_of(tmp_path, additive, WEIGHTS, twice)
+    assert truth_table(twice, outcomes, Scale.paper).note == ""
+    lost = ("digits pls", "celm", 2)
+    table = truth_table(twice, {**outcomes, lost: Outcome(outcomes[lost].cell, None, "failed")}, Scale.paper)
+    assert table.note == "† 1 of 2 federations"
+    row = "shapley of accuracy: Pearson"
+    assert [table.own(row, method)[-1] == "†" for method in table.columns] == [True, False]
 
 
 def test_without_all_coalitions_nothing_is_said(tmp_path: Path) -> None:
