@@ -223,7 +223,7 @@ def compared(scale: Scale, split: str, method: str, attack: str) -> dict[str, fl
         for name in ("accuracy", "rare_class_accuracy"):
             if honest[name] is not None:
                 gains.setdefault(name, []).append(100 * (honest[name] - attacked[name]))
-        gains.setdefault("excluded", []).append(float(client in attacked["excluded"]))
+        gains.setdefault("excluded", []).append(float(bool(attacked["excluded"])))
     return {name: mean(values) for name, values in gains.items()} or None
 
 
