@@ -11,6 +11,8 @@ from argparse import ArgumentParser
 from pathlib import Path
 from typing import Any
 
+from celm.base.files import write_text
+
 KEPT = ("seed", "accuracy", "balanced_accuracy", "rare_class_accuracy", "per_class", "weights", "seconds")
 
 
@@ -61,5 +63,5 @@ if __name__ == "__main__":
     places = [path.parent for path in sorted(cells.glob("*/result.json"))]
     found = {place.name: gathered(place, asked.every_round) for place in places}
     asked.out.parent.mkdir(parents=True, exist_ok=True)
-    asked.out.write_text(text(found))
+    write_text(asked.out, text(found))
     print(f"{len(found)} runs in {asked.out}")

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import torch
 from measure import CHECKPOINTS, HERE, ROUNDS, audit
 
-from celm.base.files import write_tensors
+from celm.base.files import write_tensors, write_text
 from celm.engines.in_process import InProcess
 from celm.federation.assembly import assemble, resolve
 from celm.federation.experiment import Experiment
@@ -68,4 +68,4 @@ if __name__ == "__main__":
         for seed in (42, 43, 44):
             cells.append(measure(kind, seed))
             print({**cells[-1], "flags": list(cells[-1]["flags"])}, flush=True)
-    (HERE / "kinds.json").write_text(json.dumps(cells, indent=1) + "\n")
+    write_text(HERE / "kinds.json", json.dumps(cells, indent=1) + "\n")

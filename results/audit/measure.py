@@ -26,7 +26,7 @@ from typing import Any
 
 import torch
 
-from celm.base.files import write_tensors
+from celm.base.files import write_tensors, write_text
 from celm.engines.in_process import InProcess
 from celm.federation.assembly import assemble, resolve
 from celm.federation.experiment import Experiment
@@ -98,7 +98,7 @@ def measure(split: str, seed: int) -> dict[str, Any]:
         **{key: found[key] for key in KEPT},
     }
     target.parent.mkdir(exist_ok=True)
-    target.write_text(json.dumps(cell, indent=1) + "\n")
+    write_text(target, json.dumps(cell, indent=1) + "\n")
     return cell
 
 

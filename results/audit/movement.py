@@ -21,6 +21,7 @@ from measure import HERE, Keeping
 from torch import Tensor
 
 import celm
+from celm.base.files import write_text
 from celm.federation.assembly import Federation, assemble, resolve
 from celm.federation.experiment import Experiment
 from celm.federation.rounds import begin, play
@@ -79,7 +80,7 @@ if __name__ == "__main__":
         for split in SPLITS
         for cell in measure(dataset, split, seed, rounds)
     ]
-    (HERE / "movement.json").write_text(json.dumps(cells, indent=1) + "\n")
+    write_text(HERE / "movement.json", json.dumps(cells, indent=1) + "\n")
     print("audits", len(cells), "least", min(cell["least"] for cell in cells))
     for noise in NOISE:
         print("noise", noise, "copy at most", max(cell["copy"] for cell in cells if cell["noise"] == noise))

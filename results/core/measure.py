@@ -13,6 +13,8 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from celm.base.files import write_text
+
 HERE = Path(__file__).parent
 RUNS = Path("runs") / "core"
 SEEDS = (42, 43, 44)
@@ -54,7 +56,7 @@ def measure(cell: tuple[str, list[str]]) -> None:
     result["settings"] = (place / "settings.toml").read_text()
     result["accuracy_by_round"] = [record["accuracy"] for record in rounds]
     target.parent.mkdir(exist_ok=True)
-    target.write_text(json.dumps(result, indent=1) + "\n")
+    write_text(target, json.dumps(result, indent=1) + "\n")
     print(f"{name}: {100 * result['accuracy']:.2f} % in {result['seconds']:.0f} s", flush=True)
 
 

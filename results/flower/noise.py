@@ -16,6 +16,7 @@ from typing import Any
 import matplotlib.pyplot as plt
 import torch
 
+from celm.base.files import write_text
 from celm.base.randomness import generator
 from celm.engines.in_process import InProcess
 from celm.federation.assembly import assemble, resolve
@@ -173,6 +174,7 @@ if __name__ == "__main__":
                 if (rule, level, seed) in done:
                     continue
                 runs.append(one(rule, level, seed))
+                write_text(place, json.dumps({"runs": runs}, indent=1) + "\n")
                 print(
                     json.dumps(
                         {key: runs[-1].get(key) for key in ("rule", "level", "seed", "accuracy", "absent")}
@@ -180,5 +182,5 @@ if __name__ == "__main__":
                     flush=True,
                 )
     rows = table(runs)
-    place.write_text(json.dumps({"rows": rows, "runs": runs}, indent=1) + "\n")
+    write_text(place, json.dumps({"rows": rows, "runs": runs}, indent=1) + "\n")
     draw(rows)
