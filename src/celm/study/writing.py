@@ -17,6 +17,7 @@ from pathlib import Path
 from filelock import FileLock
 
 from celm.base.files import dump_json, explained, write_text
+from celm.report.reading import Standing
 from celm.study.declaration import Study
 from celm.study.grid import Cell, Key, Outcome, Progress, Watch
 from celm.study.ground_truth import save_truth
@@ -78,7 +79,10 @@ class Writing:
             if times.rows:
                 save_table(times, self.place, "times")
             record_study(self.study, self.name, self.scale, self.place, self.only)
-            names = {key: "-".join(map(str, key)) for key in outcomes}
+            names = {
+                (row, method, seed): Standing(row=row, method=method, seed=seed).key
+                for row, method, seed in outcomes
+            }
             errors = {names[key]: outcome.error for key, outcome in outcomes.items() if outcome.error}
             save_errors(self.place / "errors.json", errors, set(names.values()))
             if self.study.ground_truth:
