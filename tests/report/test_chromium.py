@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 import torch
+from pypdf import PdfReader
 
 import celm
 from celm.federation.experiment import Experiment
@@ -61,13 +62,7 @@ FRAME = """<!doctype html><body><iframe src="{page}" style="width:{width}px;heig
 <script>addEventListener("message", (event) => {{ document.body.textContent = event.data; }});</script>"""
 
 
-def browse(page: str, folder: Path, width: int, *options: str) -> dict[str, Any]:
-    """What the page told of itself; anything on its console fails the test."""
-    digest = base64.b64encode(hashlib.sha256(LOOK_AROUND.encode()).digest()).decode()
-    copy = page.replace("script-src ", f"script-src 'sha256-{digest}' ", 1)
-    copy = copy.replace("</body>", f"<script>{LOOK_AROUND}</script></body>")
-    (folder / "copy.html").write_text(copy)
-    (folder / "frame.html").write_text(FRAME.format(page="copy.html", width=width))
+def chromium(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
     assert CHROMIUM is not None
     done = subprocess.run(
         [
@@ -84,14 +79,31 @@ def browse(page: str, folder: Path, width: int, *options: str) -> dict[str, Any]
             "--window-size=1400,900",
             "--virtual-time-budget=5000",
             *options,
-            "--dump-dom",
-            (folder / "frame.html").as_uri(),
         ],
         capture_output=True,
         text=True,
         timeout=120,
     )
     assert "CONSOLE" not in done.stderr, done.stderr
+    return done
+
+
+def printed(page: str, folder: Path) -> list[str]:
+    """The text of every page on paper."""
+    (folder / "page.html").write_text(page)
+    paper = folder / "page.pdf"
+    chromium(folder, "--no-pdf-header-footer", f"--print-to-pdf={paper}", (folder / "page.html").as_uri())
+    return [page.extract_text() for page in PdfReader(paper).pages]
+
+
+def browse(page: str, folder: Path, width: int, *options: str) -> dict[str, Any]:
+    """What the page told of itself; anything on its console fails the test."""
+    digest = base64.b64encode(hashlib.sha256(LOOK_AROUND.encode()).digest()).decode()
+    copy = page.replace("script-src ", f"script-src 'sha256-{digest}' ", 1)
+    copy = copy.replace("</body>", f"<script>{LOOK_AROUND}</script></body>")
+    (folder / "copy.html").write_text(copy)
+    (folder / "frame.html").write_text(FRAME.format(page="copy.html", width=width))
+    done = chromium(folder, *options, "--dump-dom", (folder / "frame.html").as_uri())
     body = re.search(r"<body>(.*)</body>", done.stdout, re.DOTALL)
     assert body, done.stdout[:2000] + done.stderr[-2000:]
     told: dict[str, Any] = json.loads(html.unescape(body[1]))
@@ -124,6 +136,24 @@ def test_a_real_run_fits_and_sorts(real_run: Path, tmp_path: Path, width: int) -
     assert told["sorted"]["ascending weight"] == heavy[::-1]
     assert told["sorted"]["descending client"] == sorted(metrics["weights"], reverse=True)
     assert told["marks"] == 1
+
+
+def test_on_paper_headings_repeat_and_none_is_left_alone(
+    tmp_path: Path, handmade: Callable[..., Path]
+) -> None:
+    names = [f"client-{i}" for i in range(90)]
+    many: dict[str, Any] = {
+        "weights": dict.fromkeys(names, 1 / 90),
+        "evidence": dict.fromkeys(names, [1.0, 2.0, 0.0, 0.0]),
+        "counts": dict.fromkeys(names, [1, 2, 0, 0]),
+    }
+    pages = printed(report(handmade(tmp_path / "run", **many)), tmp_path)
+    table = [page for page in pages if len(re.findall(r"client-\d+\s+1\.1 %\s", page)) > 5]
+    assert len(table) > 1
+    assert all(re.search(r"client\s+weight\s+classes", page) for page in table)
+    assert not any("Click a heading" in page for page in pages)
+    headings = re.compile(r"(Contributions|Evidence by class|Over the rounds|Repeat it)\s*$")
+    assert not [page[-200:] for page in pages if headings.search(page)]
 
 
 def test_dark_mode_is_dark(real_run: Path, tmp_path: Path) -> None:
