@@ -144,8 +144,8 @@ def test_on_paper_headings_repeat_and_none_is_left_alone(
     names = [f"client-{i}" for i in range(90)]
     many: dict[str, Any] = {
         "weights": dict.fromkeys(names, 1 / 90),
-        "evidence": dict.fromkeys(names, [1.0, 2.0, 0.0, 0.0]),
-        "counts": dict.fromkeys(names, [1, 2, 0, 0]),
+        "evidence": {key: [1.0, 2.0, 0.0, 0.0] for key in names},
+        "counts": {key: [1, 2, 0, 0] for key in names},
     }
     pages = printed(report(handmade(tmp_path / "run", **many)), tmp_path)
     table = [page for page in pages if len(re.findall(r"client-\d+\s+1\.1 %\s", page)) > 5]
