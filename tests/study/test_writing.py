@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
+from celm.federation.run import Run
 from celm.report.html import report
-from celm.study import writing
+from celm.study import running, writing
 from celm.study.declaration import load_study
 from celm.study.grid import Cell, Key, Outcome, Progress, run_cell
 from celm.study.running import study_cells
@@ -112,6 +113,23 @@ def test_what_has_ended_is_written_now_and_then(declared: Path, monkeypatch: pyt
     errors.unlink()
     watch(standing[2])
     assert not errors.exists()  # nothing new
+
+
+def test_no_run_is_measured_twice(declared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found, cells, _ = prepared(declared)
+    measured: list[str] = []
+    measure = running.measured
+
+    def counting(metric: str, run: Run) -> float | None:
+        measured.append(run.folder.name)
+        return measure(metric, run)
+
+    monkeypatch.setattr(running, "measured", counting)
+    for cell in list(cells.values())[:2]:
+        run_cell(cell)
+        found.write({})
+    assert measured == [cell.place.name for cell in list(cells.values())[:2]]
+    assert figures(declared.parent / "out") == {"fedavg": 2}
 
 
 def test_who_writes_last_has_seen_what_others_finished(

@@ -164,16 +164,22 @@ Measured = Mapping[Key, Mapping[str, float | None]]
 """Of every finished run, by metric."""
 
 
-def measure_runs(study: Study, outcomes: Mapping[Key, Outcome]) -> tuple[dict[Key, Outcome], Measured]:
-    """Every finished run of a method read once, and what its row asks of it.
+def measure_runs(
+    study: Study, outcomes: Mapping[Key, Outcome], before: Measured | None = None
+) -> tuple[dict[Key, Outcome], Measured]:
+    """Every finished run of a method read once, and what its row asks of it; not again what was measured `before`.
 
     A run that cannot be read, or measured, becomes a failed one; the others keep their figures.
     """
     metrics = {row.label: row.metrics or study.metrics for row in study.rows}
-    known, found = dict(outcomes), {}
+    known = dict(outcomes)
+    found: dict[Key, Mapping[str, float | None]] = {}
     for key, outcome in outcomes.items():
         row, method, _ = key
         if outcome.result is None or method not in study.methods:
+            continue
+        if before and key in before:
+            found[key] = before[key]
             continue
         try:
             run = Run.read(Folder.open(outcome.cell.place))

@@ -22,7 +22,7 @@ from celm.study.declaration import Study
 from celm.study.grid import Cell, Key, Outcome, Progress, Watch
 from celm.study.ground_truth import save_truth
 from celm.study.record import record_study
-from celm.study.running import measure_runs, study_table, with_earlier
+from celm.study.running import Measured, measure_runs, study_table, with_earlier
 from celm.study.scales import Scale
 from celm.study.table import Table, save_table
 
@@ -51,6 +51,7 @@ class Writing:
         self.cells = cells
         self.keys = {cell.place: key for key, cell in cells.items()}
         self.ended: dict[Key, Outcome] = {}
+        self.figures: Measured = {}
         self.written = (0, time.monotonic())
         """How many had ended, and when."""
 
@@ -70,9 +71,9 @@ class Writing:
         """What has ended, and what the folder holds of other parts of the study."""
         with self.locked():
             held = with_earlier(self.study, self.scale, self.place, ended)
-            outcomes, figures = measure_runs(self.study, held)
+            outcomes, self.figures = measure_runs(self.study, held, self.figures)
             table, times = (
-                study_table(self.study, outcomes, figures, self.scale, wall_clock)
+                study_table(self.study, outcomes, self.figures, self.scale, wall_clock)
                 for wall_clock in (False, True)
             )
             save_table(table, self.place)
