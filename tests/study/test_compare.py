@@ -84,6 +84,7 @@ def test_what_is_not_the_papers_experiment_is_not_set_beside_it():
     known = "83.70 ± 0.19"
     assert paper("fashion_mnist", "pls", "celm", run={"workers": 2, "evaluate_every": 10}) == known
     assert paper("fashion_mnist", "pls", {"name": "cffl", "sharpen": "share"}, "accuracy") == "80.95 ± 1.81"
+    assert paper({"name": "folder", "path": "scans"}, "natural", "celm") is None
     assert paper("fashion_mnist", "pls", "celm", run={"rounds": 1}) is None
     assert paper("fashion_mnist", "pls", "celm", train={"lr": 0.05}) is None
     assert paper("fashion_mnist", "pls", {"name": "celm", "evidence": "calibrated"}) is None

@@ -143,6 +143,24 @@ def test_an_estimator_judged_by_fewer_federations_than_others_is_marked(tmp_path
     assert [table.own(row, method)[-1] == "†" for method in table.columns] == [True, False]
 
 
+def test_federations_that_are_not_run_yet_are_missed_and_those_that_say_nothing_are_not(
+    tmp_path: Path,
+) -> None:
+    three = SMALL.model_copy(update={"seeds": [1, 2, 3]})
+    outcomes = outcomes_of(tmp_path, additive, WEIGHTS, three)
+    begun = {key: outcome for key, outcome in outcomes.items() if key[2] == 1}
+    assert truth_table(three, begun, Scale.paper).note == "† 1 of 3 federations"
+    flat = {
+        key: Outcome(outcome.cell, {**(outcome.result or {}), "accuracy": 0.5 * len(key[1].split("+"))})
+        if key[2] == 2 and key[1].startswith("clients")
+        else outcome
+        for key, outcome in outcomes.items()
+    }
+    table = truth_table(three, flat, Scale.paper)
+    assert table.note == ""
+    assert {figure.count for figure in table.ours.values()} == {2}
+
+
 def test_without_all_coalitions_nothing_is_said(tmp_path: Path) -> None:
     outcomes = outcomes_of(tmp_path, additive, WEIGHTS)
     key = ("digits pls", "clients 0+2", 1)

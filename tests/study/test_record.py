@@ -19,12 +19,12 @@ from celm.study.scales import Scale
 
 def test_a_study_says_what_was_asked_for(tmp_path):
     study = load_study("fidelity")
-    record_study(study, "fidelity", Scale.smoke, tmp_path, "split=pls")
+    cells = study_cells(study, Scale.smoke, tmp_path)
+    record_study(study, "fidelity", Scale.smoke, tmp_path, cells.values(), "split=pls")
     asked = read_asked(tmp_path / "study.json")
     assert asked.commands == [["celm", "study", "fidelity", "--scale", "smoke", "--only", "split=pls"]]
     assert (asked.study, asked.scale, asked.seeds, asked.version) == ("fidelity", "smoke", [42], __version__)
     assert asked.about == study.about
-    cells = study_cells(study, Scale.smoke, tmp_path)
     assert {place: (c.row, c.method, c.seed) for place, c in asked.cells.items()} == {
         str(cell.place.relative_to(tmp_path)): key for key, cell in cells.items()
     }
@@ -32,7 +32,8 @@ def test_a_study_says_what_was_asked_for(tmp_path):
 
 def test_parts_come_together_until_the_whole_is_asked_for(tmp_path):
     def after(only, scale=Scale.smoke):
-        record_study(load_study("iid"), "iid", scale, tmp_path, only)
+        study = load_study("iid")
+        record_study(study, "iid", scale, tmp_path, study_cells(study, scale, tmp_path).values(), only)
         return read_asked(tmp_path / "study.json").only
 
     assert after("method=celm") == ["method=celm"]

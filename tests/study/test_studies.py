@@ -230,7 +230,7 @@ def test_a_game_of_which_coalitions_are_missing_is_left_out(tmp_path):
             cell.place.mkdir(parents=True)
             (cell.place / "settings.toml").write_text(cell.experiment.to_toml())
             (cell.place / "result.json").write_text("{}")
-    found = with_earlier(study, Scale.smoke, tmp_path, {})
+    found = with_earlier(study, cells, {})
     assert {row for row, _, _ in found} == {whole}
 
 

@@ -135,32 +135,61 @@ def test_no_run_is_measured_twice(declared: Path, monkeypatch: pytest.MonkeyPatc
 def test_who_writes_last_has_seen_what_others_finished(
     declared: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The one that is slow to write must not overwrite the table of the one that came after it."""
-    found, cells, _ = prepared(declared)
-    first = next(iter(cells))
-    run_cell(cells[first])
-    slow, gathered = threading.Event(), writing.with_earlier
+    """One that is slow to write must not overwrite the table of one that saw more."""
+    slow, quick = prepared(declared)[0], prepared(declared)[0]
+    has_gathered, may_write, gather = threading.Event(), threading.Event(), writing.with_earlier
 
     def waiting(*arguments: Any) -> Any:
-        seen = gathered(*arguments)
-        slow.wait(0.3)  # the other begins meanwhile
+        seen = gather(*arguments)
+        if threading.current_thread() is thread:
+            has_gathered.set()
+            may_write.wait(3)
         return seen
 
     monkeypatch.setattr(writing, "with_earlier", waiting)
-    thread = threading.Thread(target=lambda: prepared(declared)[0].write({}))
+    thread = threading.Thread(target=lambda: slow.write({}))
+    run_cell(slow.cells[first := next(iter(slow.cells))])
     thread.start()
-    for cell in list(cells.values())[1:]:
-        run_cell(cell)
-    slow.set()
-    found.write({})
+    has_gathered.wait()
+    for key, cell in quick.cells.items():
+        if key != first:
+            run_cell(cell)
+    quick.write({})
+    may_write.set()
     thread.join()
     assert figures(declared.parent / "out") == {"fedavg": 2, "celm": 2}
+
+
+def test_what_failed_here_and_another_process_finished_is_done(declared: Path) -> None:
+    found, cells, failed = prepared(declared)
+    first, second = list(cells)[:2]
+    run_cell(cells[first])
+    told = found.write({first: failed[first], second: failed[second]})
+    assert figures(declared.parent / "out") == {"fedavg": 1}
+    assert list(told.failed.values()) == ["out of luck"]
+
+
+def test_that_nothing_can_be_written_does_not_stop_the_study_nor_whoever_stops_it(
+    declared: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found, cells, failed = prepared(declared)
+    monkeypatch.setattr(writing, "PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(writing, "PATIENCE_SECONDS", 0.05)
+    warnings: list[str] = []
+    with prepared(declared)[0].locked(-1):
+        found.watching(lambda _: None)(Progress(list(cells.values()), list(failed.values()), [], []))
+        found.stop(warnings.append)
+    assert not (declared.parent / "out" / "table.json").exists()
+    assert [warning.endswith("is being written by another process") for warning in warnings] == [True]
+    found.stop(warnings.append)
+    assert len(json.loads((declared.parent / "out" / "errors.json").read_text())) == 4
 
 
 @pytest.mark.parametrize(
     ("before", "after", "said"),
     [
         ("seeds", 'paper = "mian"\nseeds', "paper: it has no table 'mian' (did you mean 'main'?"),
+        ("seeds", 'paper = "about"\nseeds', "paper: it has no table 'about'"),
         ("seeds", 'ground_truth = true\nmetrics = ["jsd"]\nseeds', "'jsd' is not what a model is worth"),
         (
             'split = { name = "pls", clients = 3 }',

@@ -14,6 +14,7 @@ class CelmError(Exception):
 
     def __init__(self, message: str, hint: str | None = None) -> None:
         super().__init__(message if hint is None else f"{message} ({hint})")
+        self.hint = hint
 
 
 def nearest(name: str, names: Iterable[str]) -> str:

@@ -13,7 +13,7 @@ from rich.text import Text
 from celm.base.errors import CelmError
 from celm.cli import options
 from celm.cli.grid_view import grid_view, with_logs
-from celm.cli.output import Format, console, print_json, printable
+from celm.cli.output import Format, console, print_json, printable, warn
 from celm.cli.tables import comparison_table
 
 if TYPE_CHECKING:
@@ -95,17 +95,16 @@ def command(
         complain_of(cost["errors"], len(cells), "cannot be run")
         return
     writing = Writing(study, name, size, place, only, cells)
-    with grid_view(study.name, quiet=format is Format.json) as watch:
-        try:
+    try:
+        with grid_view(study.name, quiet=format is Format.json) as watch:
             results = run_grid(
                 list(cells.values()),
                 lambda: make_pool(pool, workers, address),
                 writing.watching(with_logs(watch, targets)),
             )
-        except KeyboardInterrupt:
-            if writing.ended:
-                writing.write(writing.ended)
-            raise
+    except KeyboardInterrupt:
+        writing.stop(warn)
+        raise
     written = writing.write(dict(zip(cells, results, strict=True)))
     table, times = written.table, written.times
     if format is Format.json:

@@ -219,7 +219,9 @@ def settled(cell: Cell) -> Outcome | None:
 
 
 def with_remedy(error: BaseException, cell: Cell) -> str:
-    """An error that lies in the cell's files: what to do about it, too."""
+    """An error that lies in the cell's files: what to do about it, too, where it does not say so or cannot be read."""
+    if getattr(error, "hint", None) or isinstance(error.__cause__, OSError):
+        return told(error)
     return f"{told(error)} (delete {cell.place} to have it run again)"
 
 

@@ -33,7 +33,7 @@ from celm.study.compare import parse_method
 from celm.study.declaration import Study
 from celm.study.grid import Key, Outcome
 from celm.study.measures import COSTS
-from celm.study.scales import Scale
+from celm.study.scales import Scale, rows_at, seeds_at
 from celm.study.table import Figure, Table
 
 Measure = Callable[[Mapping[str, float], Mapping[str, float]], float | None]
@@ -156,7 +156,7 @@ def agreement(weights: Mapping[str, float], reference: Mapping[str, float]) -> d
     >>> agreement({"a": 0.5, "b": 0.5}, {"a": 2.0, "b": 1.0})
     {'Pearson': 0.0, 'Spearman': 0.0, 'top-1': 0.5, 'bottom-1': 0.5}
     """
-    if top_hit(weights, reference) is None:  # the reference is constant
+    if constant(reference):
         return dict.fromkeys(AGREEMENT, None)
     return {name: measure(weights, reference) or 0.0 for name, measure in AGREEMENT.items()}
 
@@ -177,29 +177,46 @@ def gains(study: Study, outcomes: Mapping[Key, Outcome]) -> Iterator[dict[str, A
 def truth_table(study: Study, outcomes: Mapping[Key, Outcome], scale: Scale) -> Table:
     """References, utilities and measures by estimators, over all federations (rows and seeds).
 
-    An estimator of which runs are missing is judged by fewer of them than others, and marked.
+    A figure is marked where runs are missing that could be judged by, of the estimator or of coalitions.
     """
     gathered: dict[tuple[str, str], list[float]] = {}
-    judged: dict[str, set[tuple[str, int]]] = {}
     for found in agreements(study, outcomes):
         for name, value in found.values.items():
             if value is not None:
                 row = f"{found.reference} of {found.utility}: {name}"
                 gathered.setdefault((row, found.method), []).append(value)
-                judged.setdefault(row, set()).add((found.row, found.seed))
+    meant = {
+        f"{reference} of {utility}: {name}": count
+        for (reference, utility), count in judges(study, outcomes, scale).items()
+        for name in AGREEMENT
+    }
     ours = {
-        (row, method): Figure.of(values, percent=False, meant=len(judged[row]))
+        (row, method): Figure.of(values, percent=False, meant=meant[row])
         for (row, method), values in gathered.items()
     }
-    rows = [
-        f"{reference} of {utility}: {name}"
-        for reference in REFERENCES
-        for utility in utilities(study)
-        for name in AGREEMENT
-    ]
-    shown = [row for row in rows if any(row == key for key, _ in ours)]
+    shown = [row for row in meant if any(row == key for key, _ in ours)]
     methods = [method for method in study.methods if any(method == key for _, key, _ in outcomes)]
     return Table(study.title + scale.note, shown, methods, ours, {}, "columns", "federations")
+
+
+def judges(study: Study, outcomes: Mapping[Key, Outcome], scale: Scale) -> dict[tuple[str, str], int]:
+    """Reference and utility to how many federations there are to judge by, but for those known to say nothing."""
+    places = [(row.label, seed) for row in rows_at(study, scale) for seed in seeds_at(study.seeds, scale)]
+    known = {place for place in places if coalitions_of(study, outcomes, *place)}
+    telling: dict[tuple[str, str], set[tuple[str, int]]] = {}
+    for truth in truths(study, outcomes):
+        for reference in REFERENCES:
+            if not constant(getattr(truth, reference)):
+                telling.setdefault((reference, truth.utility), set()).add((truth.row, truth.seed))
+    return {
+        (reference, utility): len(places) - len(known - telling.get((reference, utility), set()))
+        for reference in REFERENCES
+        for utility in utilities(study)
+    }
+
+
+def constant(reference: Mapping[str, float]) -> bool:
+    return top_hit(reference, reference) is None
 
 
 def save_truth(study: Study, outcomes: Mapping[Key, Outcome], folder: Path) -> None:

@@ -12,14 +12,15 @@ from celm.base.files import dump_json, write_text
 from celm.report.reading import Asked, Standing, read_asked
 from celm.study.declaration import Study
 from celm.study.grid import Cell, Outcome
-from celm.study.running import study_cells
 from celm.study.scales import Scale, seeds_at
 
 NAME = "study.json"
 
 
-def record_study(study: Study, name: str, scale: Scale, out: Path, only: str = "") -> None:
-    """`name` is what the study was asked for by: its own name or a file."""
+def record_study(
+    study: Study, name: str, scale: Scale, out: Path, cells: Iterable[Cell], only: str = ""
+) -> None:
+    """`name` is what the study was asked for by: its own name or a file; `cells` are all of the study's."""
     asked = Asked(
         command=["celm", "study", name, "--scale", scale.value],
         title=study.title + scale.note,
@@ -28,7 +29,7 @@ def record_study(study: Study, name: str, scale: Scale, out: Path, only: str = "
         scale=scale.value,
         seeds=seeds_at(study.seeds, scale),
         version=__version__,
-        cells=standings(study_cells(study, scale, out).values(), out),
+        cells=standings(cells, out),
     )
     save(asked.model_copy(update={"only": parts(out, asked, only.strip())}), out)
 

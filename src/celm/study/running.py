@@ -43,16 +43,17 @@ def study_cells(study: Study, scale: Scale, out: Path, only: str = "") -> dict[K
 
 
 def with_earlier(
-    study: Study, scale: Scale, out: Path, outcomes: Mapping[Key, Outcome]
+    study: Study, cells: Mapping[Key, Cell], outcomes: Mapping[Key, Outcome]
 ) -> dict[Key, Outcome]:
-    """Also what the folder holds of other parts of the study, in the order of the declaration.
+    """Also what the folder holds of all cells of the study, in their order; what failed here others may have done.
 
     Where every coalition is trained, of those rows and seeds that are done: with some missing nothing is known.
     """
-    cells, known = study_cells(study, scale, out), dict(outcomes)
+    known = dict(outcomes)
     for key, cell in cells.items():
-        if key not in known and holds(cell) and (outcome := settled(cell)):
-            known[key] = outcome
+        failed = key in known and known[key].result is None
+        if (failed or key not in known) and holds(cell) and (found := settled(cell)):
+            known[key] = known[key] if failed and found.result is None else found
     missing = {(row, seed) for row, method, seed in cells if (row, method, seed) not in known}
     return {
         key: known[key]

@@ -9,25 +9,28 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from filelock import FileLock
+from filelock import FileLock, Timeout
 
+from celm.base.errors import CelmError
 from celm.base.files import dump_json, explained, write_text
 from celm.report.reading import Standing
 from celm.study.declaration import Study
 from celm.study.grid import Cell, Key, Outcome, Progress, Watch
 from celm.study.ground_truth import save_truth
 from celm.study.record import record_study
-from celm.study.running import Measured, measure_runs, study_table, with_earlier
+from celm.study.running import Measured, measure_runs, study_cells, study_table, with_earlier
 from celm.study.scales import Scale
 from celm.study.table import Table, save_table
 
 PAUSE_SECONDS = 60.0
 """Between two writings while the study runs."""
+PATIENCE_SECONDS = 2.0
+"""With others that write, while the study runs or is stopped."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +52,8 @@ class Writing:
     ) -> None:
         self.study, self.name, self.scale, self.place, self.only = study, name, scale, place, only
         self.cells = cells
+        self.whole = study_cells(study, scale, place) if only else cells
+        """Also those that were not asked for."""
         self.keys = {cell.place: key for key, cell in cells.items()}
         self.ended: dict[Key, Outcome] = {}
         self.figures: Measured = {}
@@ -63,14 +68,19 @@ class Writing:
             self.ended = {self.keys[outcome.cell.place]: outcome for outcome in progress.ended}
             count, when = self.written
             if len(self.ended) > count and time.monotonic() - when > PAUSE_SECONDS:
-                self.write(self.ended)
+                self.written = (count, time.monotonic())
+                with suppress(CelmError):  # told at the end, if it is so still
+                    self.write(self.ended, PATIENCE_SECONDS)
 
         return both
 
-    def write(self, ended: Mapping[Key, Outcome]) -> Written:
-        """What has ended, and what the folder holds of other parts of the study."""
-        with self.locked():
-            held = with_earlier(self.study, self.scale, self.place, ended)
+    def write(self, ended: Mapping[Key, Outcome], patience: float = -1) -> Written:
+        """What has ended, and what the folder holds of other parts of the study.
+
+        `patience` is for how many seconds to wait while another process writes; by default for as long as it takes.
+        """
+        with self.locked(patience):
+            held = with_earlier(self.study, self.whole, ended)
             outcomes, self.figures = measure_runs(self.study, held, self.figures)
             table, times = (
                 study_table(self.study, outcomes, self.figures, self.scale, wall_clock)
@@ -79,7 +89,8 @@ class Writing:
             save_table(table, self.place)
             if times.rows:
                 save_table(times, self.place, "times")
-            record_study(self.study, self.name, self.scale, self.place, self.only)
+            whole = self.whole.values()
+            record_study(self.study, self.name, self.scale, self.place, whole, self.only)
             names = {
                 (row, method, seed): Standing(row=row, method=method, seed=seed).key
                 for row, method, seed in outcomes
@@ -94,13 +105,24 @@ class Writing:
         }
         return Written(table, times, errors, failed)
 
+    def stop(self, warn: Callable[[str], None]) -> None:
+        """What has ended when the study is interrupted; that it cannot be written is no reason to stay."""
+        try:
+            if self.ended:
+                self.write(self.ended, PATIENCE_SECONDS)
+        except CelmError as error:
+            warn(f"the table is as it was: {error}")
+
     @contextmanager
-    def locked(self) -> Iterator[None]:
+    def locked(self, patience: float) -> Iterator[None]:
         with explained(self.place, "create"):
             self.place.mkdir(parents=True, exist_ok=True)
         lock = FileLock(self.place / "study.lock")
         with explained(self.place, "lock"):
-            lock.acquire()
+            try:
+                lock.acquire(timeout=patience)
+            except Timeout as error:
+                raise CelmError(f"{self.place} is being written by another process") from error
         try:
             yield
         finally:
