@@ -2,11 +2,13 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
+BASE := $(VENV)/.base
 READY := $(VENV)/.ready
 
 .PHONY: demo test test-all bench bench-quick docs lint format clean
 
-demo: $(READY)
+# Needs the package without extras only.
+demo: $(BASE)
 	@$(BIN)/python examples/demo.py
 
 test: $(READY) lint
@@ -29,25 +31,38 @@ bench-quick: $(READY)
 	  echo "--- $$name"; $(BIN)/python benchmarks/$$name.py --quick --out "$$(mktemp -d)/$$name.json" || exit; done
 
 # The variable silences an advertisement for the theme's successor.
-docs: $(READY)
+docs: $(VENV)/.docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 	@echo "built; open site/index.html, or, for the search box too: $(BIN)/python -m http.server --directory site"
 
+# Folders of scripts: several have a measure.py, so that each is checked by itself.
+SCRIPTS := benchmarks results results/audit results/cifar10 results/core results/flower results/trust results/trust/head
 lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	MYPYPATH=benchmarks $(BIN)/mypy benchmarks/*.py
+	for folder in $(SCRIPTS); do MYPYPATH=$$folder:$$(dirname $$folder) $(BIN)/mypy $$folder/*.py || exit; done
 	$(BIN)/lint-imports
 
 format: $(READY)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-$(READY): pyproject.toml constraints.txt
+# Python compiles a module when it first imports it; to compile all that is installed takes a minute longer.
+INSTALL := $(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check -c constraints.txt
+
+$(BASE): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "celm needs Python 3.11 or newer; say which by: make PYTHON=python3.11")'
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	$(INSTALL) -e .
+	@touch $@
+
+$(VENV)/.docs: $(BASE)
+	$(INSTALL) -e '.[docs]'
+	@touch $@
+
+$(READY): $(BASE)
+	$(INSTALL) -e '.[dev]'
 	@touch $@
 
 clean:

@@ -1,9 +1,9 @@
-"""The page of all benchmarks, with plots, from what they have written.
+"""Write the page of all benchmarks, with plots, from their reports.
 
     python benchmarks/page.py
 
-Reads results/bench/*.json and `findings.md`, which is written by hand, and writes README.md and the plots beside them.
-A benchmark that has not been run is said to be missing.
+The script reads results/bench/*.json and `findings.md`, which is written by hand. It writes README.md and the plots
+beside them. A benchmark without a report is shown as not measured yet.
 """
 
 from __future__ import annotations
@@ -13,9 +13,6 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-import matplotlib
-
-matplotlib.use("svg")
 import matplotlib.pyplot as plt
 
 from celm.base.files import write_text
@@ -25,25 +22,26 @@ MILLION = 1e6
 Json = Any
 
 
-def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """
-    >>> print(table(["a", "b"], [["1", "2"]]))
+def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a Markdown table.
+
+    >>> print(markdown_table(["a", "b"], [["1", "2"]]))
     | a | b |
     |---|---|
     | 1 | 2 |
     """
-    lines = [head, ["---"] * len(head), *rows]
+    lines = [header, ["---"] * len(header), *rows]
     first, second, *rest = ["| " + " | ".join(line) + " |" for line in lines]
     return "\n".join([first, second.replace(" ", ""), *rest])
 
 
-def spread(found: Json, digits: int = 2) -> str:
-    """Median, and least to most."""
-    return f"{found['median']:.{digits}f} ({found['least']:.{digits}f} to {found['most']:.{digits}f})"
+def format_spread(stats: Json, digits: int = 2) -> str:
+    """Return the median with minimum and maximum as text."""
+    return f"{stats['median']:.{digits}f} ({stats['least']:.{digits}f} to {stats['most']:.{digits}f})"
 
 
-def where(found: Json) -> str:
-    machine = found["machine"]
+def describe_environment(report: Json) -> str:
+    machine = report["machine"]
     load = ", ".join(f"{value:.1f}" for value in machine["load_before"])
     return (
         f"{machine['cpu']}, {machine['usable_cores']} cores, {machine['vector_instructions']}, torch"
@@ -51,128 +49,133 @@ def where(found: Json) -> str:
     )
 
 
-def training(found: Json) -> str:
-    draw_rivals(found)
-    parts = ["![celm beside each rival; the red mark is the limit](training.svg)\n"]
-    for model, report in found.items():
-        least = least_seconds(report)
+def render_training(reports: Json) -> str:
+    draw_rivals(reports)
+    parts = ["![celm compared with each rival; the red mark is the limit](training.svg)\n"]
+    for model, report in reports.items():
+        fastest = limit_seconds(report)
         ours = report["celm"]["seconds"]["median"]
-        rows = [["celm", "1", f"{ours / least:.1f}", f"{ours:.3f}", f"{report['celm']['accuracy']:.3f}"]]
+        rows = [["celm", "1", f"{ours / fastest:.1f}", f"{ours:.3f}", f"{report['celm']['accuracy']:.3f}"]]
         for name, rival in report["rivals"].items():
             if "times" in rival:
                 seconds = rival["seconds"]["median"]
-                times = [spread(rival["times"], 1), f"{seconds / least:.1f}"]
+                times = [format_spread(rival["times"], 1), f"{seconds / fastest:.1f}"]
                 rows.append([name, *times, f"{seconds:.3f}", f"{rival['accuracy']:.3f}"])
             else:
                 rows.append([name, str(next(iter(rival.values()))), "", "", ""])
-        counted = f"Turns: {report['repeats']}, rounds in each: {report['rounds']}."
-        parts.append(f"### {model.upper()}\n\n{where(report)} {counted}\n")
-        head = [
-            "who",
-            "celm is so many times as fast",
-            "an engine at the limit would be",
-            "seconds a round",
+        repeats_text = f"Turns: {report['repeats']}, rounds in each: {report['rounds']}."
+        parts.append(f"### {model.upper()}\n\n{describe_environment(report)} {repeats_text}\n")
+        header = [
+            "engine",
+            "time / time of celm",
+            "time / time at the limit",
+            "seconds per round",
             "accuracy",
         ]
-        parts.append(table(head, rows))
+        parts.append(markdown_table(header, rows))
         five = report["limit"]["layers"]["reached_with_five_clients"]["median"]
         parts.append(
-            f"\nA round has five clients, of which two workers leave one waiting: {five:.2f} of the limit. Below, and"
-            " in the targets, clients are even in number. Accuracy is that after these few rounds, at one seed and each"
-            " side's own order of batches: it shows that all of them train, and ranks nobody."
+            f"\nWith five clients and two workers, one worker waits: celm reaches {five:.2f} of the limit.\n"
+            "Below, and in the targets, the number of clients is even.\n"
+            "Accuracy is that after these few rounds, at one seed and with each engine's own order of batches.\n"
+            "It shows that all engines train; it does not rank them."
         )
         reached = [
-            [kind, spread(limit["gigaflops_per_second"], 0), spread(limit["reached"])]
+            [kind, format_spread(limit["gigaflops_per_second"], 0), format_spread(limit["reached"])]
             for kind, limit in report["limit"].items()
         ]
         parts.append("")
-        parts.append(table(["limit", "GFLOP/s", "part of it that celm reaches"], reached))
+        parts.append(markdown_table(["limit", "GFLOP/s", "fraction that celm reaches"], reached))
         parts.append("")
-        parts.append(targets(report["targets"]))
+        parts.append(render_targets(report["targets"]))
         parts.append("")
     return "\n".join(parts)
 
 
-def draw_rivals(found: Json) -> None:
-    """How many times as fast celm is as each rival; the mark is where the limit would be."""
-    figure, panels = plt.subplots(1, len(found), figsize=(11, 5), layout="constrained", squeeze=False)
-    for axes, (model, report) in zip(panels[0], found.items(), strict=True):
+def draw_rivals(reports: Json) -> None:
+    """Draw the ratio of each rival's time to celm's. The mark is the ratio at the limit."""
+    figure, panels = plt.subplots(1, len(reports), figsize=(11, 5), layout="constrained", squeeze=False)
+    for axes, (model, report) in zip(panels[0], reports.items(), strict=True):
         rivals = {name: row for name, row in report["rivals"].items() if "times" in row}
         names = sorted(rivals, key=lambda name: -rivals[name]["times"]["median"])
         times = [rivals[name]["times"] for name in names]
-        least = [
-            [each["median"] - each["least"] for each in times],
-            [each["most"] - each["median"] for each in times],
+        error_bars = [
+            [stats["median"] - stats["least"] for stats in times],
+            [stats["most"] - stats["median"] for stats in times],
         ]
-        limits = [rivals[name]["seconds"]["median"] / least_seconds(report) for name in names]
-        axes.barh(names, [each["median"] for each in times], xerr=least, color="#7a9cc6", ecolor="#333333")
+        limits = [rivals[name]["seconds"]["median"] / limit_seconds(report) for name in names]
+        axes.barh(
+            names, [stats["median"] for stats in times], xerr=error_bars, color="#7a9cc6", ecolor="#333333"
+        )
         axes.plot(limits, range(len(names)), "|", color="#b03a2e", markersize=12, markeredgewidth=2)
         axes.axvline(1, color="#333333", linewidth=0.8)
         axes.set_xscale("log")
         axes.set_xticks([1, 2, 5, 10], ["1", "2", "5", "10"])
         axes.minorticks_off()
         axes.set_title(f"{model.upper()}: celm is so many times as fast")
-    save(figure, "training")
+    save_figure(figure, "training")
 
 
-def least_seconds(report: Json) -> float:
-    """Of a round, if all cores did nothing but the layers' products, at the rate measured for these."""
+def limit_seconds(report: Json) -> float:
+    """Return the seconds of a round in which all cores compute only the layers' products, at their measured rate."""
     work = report["work"]
     rate: float = report["limit"]["layers"]["gigaflops_per_second"]["median"]
     return float(work["samples"] * work["flops_per_sample"] / 1e9 / rate)
 
 
-def targets(rows: Json) -> str:
-    shown = []
+def render_targets(rows: Json) -> str:
+    table_rows = []
     for row in rows:
-        met = {True: "reached", False: "**missed**", None: "not measured"}[row["reached"]]
-        found = "" if row["found"] is None else f"{row['found']:.2f}"
-        shown.append([row["what"], str(row["wanted"]), found, met])
-    return table(["target", "wanted", "found", ""], shown)
+        status = {True: "reached", False: "**missed**", None: "not measured"}[row["reached"]]
+        measured = "" if row["found"] is None else f"{row['found']:.2f}"
+        table_rows.append([row["what"], str(row["wanted"]), measured, status])
+    return markdown_table(["quantity", "target", "measured", ""], table_rows)
 
 
-def main_study(found: Json) -> str:
-    longest = found["longest"]
+def render_main_study(report: Json) -> str:
+    longest = report["longest"]
     rows = [
-        ["runs measured, of 75", str(found["runs"])],
-        ["workers, a core each", str(found["workers"])],
-        ["minutes", f"{found['wall_seconds'] / 60:.1f}"],
-        ["whole table, hours", f"**{found['hours_of_the_table']:.2f}**"],
+        ["runs measured, of 75", str(report["runs"])],
+        ["workers, one core each", str(report["workers"])],
+        ["minutes", f"{report['wall_seconds'] / 60:.1f}"],
+        ["whole table, hours", f"**{report['hours_of_the_table']:.2f}**"],
         [f"critical path: {longest['run']}, seconds", f"{longest['seconds']:.0f}"],
-        ["cores kept busy", f"{found['seconds_of_all_runs'] / found['wall_seconds']:.2f}"],
-        ["accuracies equal to those in results/main", str(found["same_accuracy_as_committed"])],
+        ["busy cores", f"{report['seconds_of_all_runs'] / report['wall_seconds']:.2f}"],
+        ["accuracies equal to those in results/main", str(report["same_accuracy_as_committed"])],
     ]
-    shown = table(["FashionMNIST, `main` at the paper's scale", ""], rows)
-    return f"{where(found)}\n\n{shown}"
+    table_text = markdown_table(["FashionMNIST, `main` at the paper's scale", ""], rows)
+    return f"{describe_environment(report)}\n\n{table_text}"
 
 
-def probing(found: Json) -> str:
+def render_probing(report: Json) -> str:
     rows = [
         [
             row["network"],
             str(row["models"]),
-            spread(row["times_the_loop"], 1),
-            spread(row["of_the_limit"]),
+            format_spread(row["times_the_loop"], 1),
+            format_spread(row["of_the_limit"]),
             f"{row['celm_ms_per_step']:.2f}",
         ]
-        for row in found["probes"]
+        for row in report["probes"]
     ]
     shares = [
         [name, f"{row['probe_seconds']:.2f}", f"{row['round_seconds']:.2f}", f"{100 * row['share']:.1f} %"]
-        for name, row in found["share_of_a_run"].items()
+        for name, row in report["share_of_a_run"].items()
     ]
     return "\n\n".join(
         [
-            where(found),
-            table(["network", "models", "x the loop", "of the limit", "ms a step"], rows),
-            table(["probe", "seconds", "seconds of a round", "share of 100 rounds, 5 probed"], shares),
+            describe_environment(report),
+            markdown_table(["network", "models", "x the loop", "of the limit", "ms per step"], rows),
+            markdown_table(
+                ["probe", "seconds", "seconds of a round", "share of 100 rounds, 5 probed"], shares
+            ),
         ]
     )
 
 
-def cheaper_probes(found: Json) -> str:
-    def shown(rows: Json) -> str:
-        return table(
+def render_cheaper_probes(report: Json) -> str:
+    def format_rows(rows: Json) -> str:
+        return markdown_table(
             ["probe", "steps", "time", "error, mean", "largest", "but IID", "rank, mean", "lowest", "safe"],
             [
                 [
@@ -191,27 +194,31 @@ def cheaper_probes(found: Json) -> str:
         )
 
     figure, axes = plt.subplots(figsize=(7, 4))
-    for row in found["fashion_mnist"]:
+    for row in report["fashion_mnist"]:
         if row["probe"] != "whole":
             axes.plot(row["cost_in_steps"], max(row["largest_error_but_iid"], 1e-3), "o", color="C0")
-            place = (row["cost_in_steps"], max(row["largest_error_but_iid"], 1e-3))
-            axes.annotate(row["probe"], place, fontsize=7, xytext=(4, 3), textcoords="offset points")
+            point = (row["cost_in_steps"], max(row["largest_error_but_iid"], 1e-3))
+            axes.annotate(row["probe"], point, fontsize=7, xytext=(4, 3), textcoords="offset points")
     axes.axhline(1, color="grey", linewidth=0.8)
     axes.set(
         xscale="log", yscale="log", xlabel="part of the whole probe's steps", ylabel="largest error, points"
     )
-    save(figure, "cheaper_probes")
-    weights = found["weights_after_the_warm_up"]
-    said = [where(found), "FashionMNIST, errors in points of weight:", shown(found["fashion_mnist"])]
-    said.append("![cost and error of each](cheaper_probes.svg)")
-    if found["emnist47"]:
-        said += ["Samples of classes, EMNIST with 47:", shown(found["emnist47"])]
+    save_figure(figure, "cheaper_probes")
+    weights = report["weights_after_the_warm_up"]
+    sections = [
+        describe_environment(report),
+        "FashionMNIST, errors in points of weight:",
+        format_rows(report["fashion_mnist"]),
+    ]
+    sections.append("![cost and error of each](cheaper_probes.svg)")
+    if report["emnist47"]:
+        sections += ["Samples of classes, EMNIST with 47:", format_rows(report["emnist47"])]
     if weights:
         rows = []
         for name in dict.fromkeys(row["probe"] for row in weights):
-            mine = [row for row in weights if row["probe"] == name]
-            errors = sorted(row["error"] for row in mine)
-            ranks = [row["rank"] for row in mine if not row["where"].startswith("iid")]
+            probe_rows = [row for row in weights if row["probe"] == name]
+            errors = sorted(row["error"] for row in probe_rows)
+            ranks = [row["rank"] for row in probe_rows if not row["where"].startswith("iid")]
             rows.append(
                 [
                     name,
@@ -220,31 +227,31 @@ def cheaper_probes(found: Json) -> str:
                     f"{sum(ranks) / len(ranks):.3f}",
                 ]
             )
-        said.append(
-            "Weights after a warm-up done with that probe throughout, against one with the whole probe:"
+        sections.append(
+            "Weights after a warm-up with that probe in all rounds, compared with the whole probe:"
         )
-        said.append(table(["probe", "error, median", "largest", "rank, mean but IID"], rows))
-    return "\n\n".join(said)
+        sections.append(markdown_table(["probe", "error, median", "largest", "rank, mean but IID"], rows))
+    return "\n\n".join(sections)
 
 
-def scaling(found: Json) -> str:
+def render_scaling(report: Json) -> str:
     sizes = {"clients": "clients", "classes": "classes", "parameters": "parameters", "pixels": "side"}
     figure, panels = plt.subplots(2, 4, figsize=(12, 5.5), layout="constrained")
     for (time, memory), (curve, size) in zip(panels.T, sizes.items(), strict=True):
-        rows = [row for row in found["points"] if row["curve"] == curve]
+        rows = [row for row in report["points"] if row["curve"] == curve]
         x = [row[size] for row in rows]
         time.plot(x, [1000 * row["seconds_of_a_step"] for row in rows], "o", label="measured")
         time.plot(x, [1000 * row["predicted_seconds"] for row in rows], "--", label="cost model")
         memory.plot(x, [row["peak_megabytes"] for row in rows], "o", label="peak")
-        held = [row["models_megabytes"] + row["inputs_megabytes"] for row in rows]
-        memory.plot(x, held, "--", label="models and inputs")
-        time.set(xscale="log", yscale="log", title=f"{curve}: power {found['powers'][curve]['b']:.2f}")
+        tensor_megabytes = [row["models_megabytes"] + row["inputs_megabytes"] for row in rows]
+        memory.plot(x, tensor_megabytes, "--", label="models and inputs")
+        time.set(xscale="log", yscale="log", title=f"{curve}: power {report['powers'][curve]['b']:.2f}")
         memory.set(xscale="log", yscale="log", xlabel=size)
     panels[0][0].set_ylabel("ms a step")
     panels[1][0].set_ylabel("MB")
     panels[0][0].legend(fontsize=7)
     panels[1][0].legend(fontsize=7)
-    save(figure, "scaling")
+    save_figure(figure, "scaling")
     rows = [
         [
             row["curve"],
@@ -256,74 +263,78 @@ def scaling(found: Json) -> str:
             f"{row['seconds_of_a_step'] / row['predicted_seconds']:.2f}",
             f"{row['peak_megabytes']:.0f}",
         ]
-        for row in found["points"]
+        for row in report["points"]
     ]
-    head = ["curve", "N", "K", "million parameters", "px", "ms a step", "measured / model", "MB"]
-    return "\n\n".join([where(found), "![time and memory](scaling.svg)", table(head, rows)])
+    header = ["curve", "N", "K", "million parameters", "px", "ms per step", "measured / model", "MB"]
+    return "\n\n".join(
+        [describe_environment(report), "![time and memory](scaling.svg)", markdown_table(header, rows)]
+    )
 
 
-def averaging(found: Json) -> str:
+def render_averaging(report: Json) -> str:
     rows = [
         [
             name,
-            spread(row["times_the_limit"]),
-            spread(row["stack_over_celm"], 1),
-            spread(row["gigabytes_per_second"], 1),
+            format_spread(row["times_the_limit"]),
+            format_spread(row["stack_over_celm"], 1),
+            format_spread(row["gigabytes_per_second"], 1),
         ]
-        for name, row in found["in_memory"].items()
+        for name, row in report["in_memory"].items()
     ]
     files = [
         [f"{row['reads']:,}", f"{row['seconds']:.1f}", f"{row['peak_megabytes']:.0f}"]
-        for row in found["from_files"]
+        for row in report["from_files"]
     ]
     return "\n\n".join(
         [
-            where(found),
-            table(["20 models of", "x the time at the bandwidth", "stack over celm", "GB/s read"], rows),
-            table(["models of 100 MB from files", "seconds", "peak MB"], files),
+            describe_environment(report),
+            markdown_table(
+                ["20 models of", "time / time at the bandwidth", "time of stack / celm", "GB/s read"], rows
+            ),
+            markdown_table(["models of 100 MB from files", "seconds", "peak MB"], files),
         ]
     )
 
 
-def server_step(found: Json) -> str:
+def render_server_step(report: Json) -> str:
     rows = [
         [rule, f"{100 * row['server']:.1f} %", f"{100 * row['validation']:.1f} %"]
-        for rule, row in found.items()
+        for rule, row in report.items()
     ]
-    return table(["rule", "server step, share of a round", "validation"], rows)
+    return markdown_table(["rule", "server step, share of a round", "validation"], rows)
 
 
-def flower_overhead(found: Json) -> str:
+def render_flower_overhead(report: Json) -> str:
     rows = [
         [name.replace("-", ", ") + " clients", f"{1000 * row['wall']:.0f}", f"{100 * row['share']:.1f} %"]
-        for name, row in found.items()
+        for name, row in report.items()
         if isinstance(row, dict)
     ]
-    return table(["strategy", "ms a round", "share of the strategy itself"], rows)
+    return markdown_table(["strategy", "ms per round", "share of the strategy itself"], rows)
 
 
-def audit_memory(found: Json) -> str:
+def render_audit_memory(report: Json) -> str:
     rows = [
         [str(row["clients"]), f"{row['model_megabytes']:.0f}", f"{row['peak_resident_megabytes']:.0f}"]
-        for row in found
+        for row in report
     ]
-    return table(["clients", "MB of a model", "peak MB"], rows)
+    return markdown_table(["clients", "MB per model", "peak MB"], rows)
 
 
-PARTS: dict[str, tuple[str, Callable[[Json], str]]] = {
-    "training": ("Training, beside the limit and beside rivals", training),
-    "main_study": ("A whole table of the paper", main_study),
-    "probing": ("The probe, beside the loop and beside its limit", probing),
-    "cheaper_probes": ("Cheaper probes", cheaper_probes),
-    "scaling": ("How a probe grows", scaling),
-    "averaging": ("The weighted mean", averaging),
-    "server_step": ("The server's step of each rule", server_step),
-    "flower_overhead": ("What the Flower strategy costs", flower_overhead),
-    "audit_memory": ("Memory of an audit", audit_memory),
+SECTIONS: dict[str, tuple[str, Callable[[Json], str]]] = {
+    "training": ("Training, compared with the limit and with rivals", render_training),
+    "main_study": ("A whole table of the paper", render_main_study),
+    "probing": ("The probe, compared with a loop and with its limit", render_probing),
+    "cheaper_probes": ("Cheaper probes", render_cheaper_probes),
+    "scaling": ("Time and memory of a probe by size", render_scaling),
+    "averaging": ("The weighted mean", render_averaging),
+    "server_step": ("The server step of each rule", render_server_step),
+    "flower_overhead": ("Overhead of the Flower strategy", render_flower_overhead),
+    "audit_memory": ("Memory of an audit", render_audit_memory),
 }
 
 
-def save(figure: Any, name: str) -> None:
+def save_figure(figure: Any, name: str) -> None:
     figure.savefig(FOLDER / f"{name}.svg", metadata={"Date": None})
     plt.close(figure)
 
@@ -331,18 +342,20 @@ def save(figure: Any, name: str) -> None:
 def main() -> None:
     plt.rcParams["svg.hashsalt"] = "celm"
     findings = FOLDER / "findings.md"
-    said = ["# Benchmarks", "Speeds are ratios within one run, sides taking turns: median (least to most)."]
-    said.append(
-        "Absolute times of different sections were taken at different hours of a shared machine and do not compare."
-    )
-    said.append("`make bench` repeats all of it and makes this page; the protocol is on top of each script.")
+    sections = ["# Benchmarks"]
     if findings.exists():
-        said.append(findings.read_text().strip())
-    for name, (title, show) in PARTS.items():
+        sections.append(findings.read_text().strip())
+    sections.append(
+        "## How to read the tables\n\n"
+        "Speeds are ratios within one run, in which all engines take turns: median (minimum to maximum).\n"
+        "Do not compare absolute times of different sections: a shared machine measured them at different hours.\n"
+        "`make bench` repeats all benchmarks and writes this page. The protocol is at the top of each script."
+    )
+    for name, (title, render) in SECTIONS.items():
         path = FOLDER / f"{name}.json"
-        said.append(f"## {title}\n\n`python benchmarks/{name}.py`, [{name}.json]({name}.json)")
-        said.append(show(json.loads(path.read_text())) if path.exists() else "Not measured yet.")
-    write_text(FOLDER / "README.md", "\n\n".join(said) + "\n")
+        sections.append(f"## {title}\n\n`python benchmarks/{name}.py`, [{name}.json]({name}.json)")
+        sections.append(render(json.loads(path.read_text())) if path.exists() else "Not measured yet.")
+    write_text(FOLDER / "README.md", "\n\n".join(sections) + "\n")
     print(FOLDER / "README.md")
 
 

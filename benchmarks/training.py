@@ -1,24 +1,24 @@
-"""How fast clients are trained: celm's engine beside the machine's limit and beside rivals, as ratios of one run.
+"""Compare the training speed of celm's engine with the machine's limit and with rivals.
 
     CELM_DATA=... python benchmarks/training.py [--model mlp|cnn] [--rounds 5] [--repeats 5] [--quick]
         [--flower PYTHON] [--pfl PYTHON] [--fedlab PYTHON] [--fluke PYTHON]
 
-Work: the paper's MLP on FashionMNIST and its CNN on CIFAR-10 (without cropping and flipping, which not all rivals
-have), Pure Label Skew among 5 clients, batches of 128, SGD, one epoch a round, plain averaging. All sides start from
-the same weights and the same dealt data, and play one round to warm up; a round is timed from the global model to
-the next one, evaluation left out on all sides. celm and every rival take turns, each in fresh processes, and a ratio
-is taken within a turn; shown are the medians over turns, with the least and the most.
+Work: the paper's MLP on FashionMNIST and its CNN on CIFAR-10, without cropping and flipping, which not all rivals have.
+Pure Label Skew among 5 clients, batches of 128, SGD, one epoch per round, plain averaging. celm and all rivals start
+from the same weights and the same partition, and run one warm-up round. A round is timed from one global model to the
+next, without evaluation. celm and every rival take turns, each in new processes. Ratios are computed within a turn; the
+report has the median over turns, with minimum and maximum.
 
-Limit: the floating-point work of a round (benchmarks/limits.py) at the rate measured in the same turn, with one
-worker a core. For this, clients are two a worker: of five, one worker has three and the other two, and waits.
+Limit: the floating-point operations of a round (benchmarks/limits.py) at the rate measured in the same turn, with one
+worker per core. For this, each worker has two clients: with five clients and two workers, one worker would wait.
 
-Rivals: benchmarks/rivals, a file each. Those that are packages live in environments of their own, whose Python is
-given by an option or a variable such as CELM_BENCH_PFL; without one, a rival is noted as not installed.
+Rivals: one file each in benchmarks/rivals. Rivals that are packages have their own environments. An option, or a
+variable such as CELM_BENCH_PFL, names the Python of an environment; without it, the rival is reported as not installed.
 
-Targets: 10 times as fast as the DataLoader loop, both as it is mostly written (a thread a core) and in its best
-form, 5 times as fast as Flower's simulation, on the MLP 1.5 times as fast as the best of all; and 0.7 (MLP) and 0.5
-(CNN) of the limit at the layers' own shapes. Measure on a machine at rest: where others work too, rivals with several
-threads wait for one another and look far slower than they are.
+Targets: 10 times as fast as the DataLoader loop, both in its common form (one thread per core) and in its best form; 5
+times as fast as Flower's simulation; on the MLP 1.5 times as fast as the best rival; 0.7 (MLP) and 0.5 (CNN) of the
+limit at the layers' own shapes. Measure on an idle machine: under load, rivals with several threads wait for each other
+and appear far slower than they are.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ from typing import Any
 import torch
 
 from celm.base.files import dump_json, write_text
-from celm.engines.choice import available_cores, engine_for
-from celm.federation.assembly import Federation, assemble, resolve
-from celm.federation.experiment import Experiment
-from celm.federation.rounds import begin, play
-from celm.metrics.accuracy import accuracy_of
+from celm.engines.select import available_cores, select_engine
+from celm.experiment.config import Experiment
+from celm.federation.build import Federation, build_federation, resolve_defaults
+from celm.federation.round import initial_state, run_round
+from celm.metrics.accuracy import compute_accuracy
 from limits import flops_per_sample, layers_of, rates
-from opponents import Rival, play_rival, rivals, settings_of, write_data
-from timing import interleaved, machine, median_and_spread, timed
+from opponents import Rival, rival_settings, rivals, run_rival, write_data
+from timing import describe_machine, interleaved, median_and_spread, timed
 
 MODELS: dict[str, dict[str, Any]] = {
     "mlp": {"name": "fashion_mnist"},
@@ -55,16 +55,16 @@ MODELS: dict[str, dict[str, Any]] = {
 """Model to the dataset it is trained on."""
 CLIENTS, BATCH = 5, 128
 OUT = Path("results/bench/training.json")
-LEFT_OUT_IF_QUICK = ("flower", "dataloader, two loading processes", "pfl", "fedlab", "fluke")
-TIMES: list[tuple[str, float]] = [("dataloader", 10), ("best dataloader", 10), ("flower", 5)]
+SKIPPED_IF_QUICK = ("flower", "dataloader, two loading processes", "pfl", "fedlab", "fluke")
+TARGET_RATIOS: list[tuple[str, float]] = [("dataloader", 10), ("best dataloader", 10), ("flower", 5)]
 TARGETS: dict[str, tuple[list[tuple[str, float]], float]] = {
-    "mlp": ([*TIMES, ("best", 1.5)], 0.7),
-    "cnn": (TIMES, 0.5),
+    "mlp": ([*TARGET_RATIOS, ("best", 1.5)], 0.7),
+    "cnn": (TARGET_RATIOS, 0.5),
 }
-"""Model to what is wanted: so many times as fast as a rival, and such a part of the limit at the layers' shapes."""
+"""Model to its targets: speed ratios to rivals, and the fraction of the limit at the layers' shapes."""
 
 
-def federation_of(model: str, dataset: Mapping[str, Any], clients: int, workers: int) -> Federation:
+def make_federation(model: str, dataset: Mapping[str, Any], clients: int, workers: int) -> Federation:
     tables = {
         "dataset": dict(dataset),
         "split": {"name": "pls", "clients": clients},
@@ -73,201 +73,218 @@ def federation_of(model: str, dataset: Mapping[str, Any], clients: int, workers:
         "rule": "fedavg",
         "run": {"rounds": 10**6, "evaluate_every": 10**6, "workers": workers},
     }
-    return assemble(resolve(Experiment.parse(tables)))
+    return build_federation(resolve_defaults(Experiment.parse(tables)))
 
 
-def samples_of(federation: Federation) -> int:
-    return sum(len(holding.rows) for holding in federation.workbench.holdings.values())
+def count_samples(federation: Federation) -> int:
+    return sum(len(client_data.rows) for client_data in federation.trainer.client_data.values())
 
 
-def play_celm(federation: Federation, rounds: int) -> dict[str, Any]:
-    """One round to warm up, and `rounds` that count; with new workers."""
-    with closing(engine_for(federation, rounds)) as engine:
-        state, seconds = begin(federation), []
+def run_celm(federation: Federation, rounds: int) -> dict[str, Any]:
+    """Run one warm-up round and `rounds` timed rounds, with new workers."""
+    with closing(select_engine(federation, rounds)) as engine:
+        state, seconds = initial_state(federation), []
         for _ in range(rounds + 1):
-            played, taken = timed(play, federation, state, engine)
-            state = played.state
-            seconds.append(taken)
+            result, elapsed = timed(run_round, federation, state, engine)
+            state = result.state
+            seconds.append(elapsed)
         counts = engine.evaluate([state.model])[0]
-    return {"seconds": seconds[1:], "accuracy": accuracy_of(counts, federation.dealing.rare_classes).accuracy}
+    return {
+        "seconds": seconds[1:],
+        "accuracy": compute_accuracy(counts, federation.partition.rare_classes).accuracy,
+    }
 
 
-def measure(model: str, given: argparse.Namespace) -> dict[str, Any]:
-    """All cases of a model in turns."""
-    dataset = MODELS[model] if given.dataset is None else {"name": given.dataset}
-    cores = given.workers
-    federation = federation_of(model, dataset, CLIENTS, cores)
-    even = federation_of(model, dataset, 2 * cores, cores)
-    layers = layers_of(federation.workbench.module, federation.facts.input_shape)
-    settings = settings_of(federation, given.rounds, cores)
-    known = {name: rival for name, rival in rivals(cores).items() if not given.only or name in given.only}
-    pythons = {name: python_of(rival, given) for name, rival in known.items()}
+def measure(model: str, options: argparse.Namespace) -> dict[str, Any]:
+    """Measure all cases of a model in turns."""
+    dataset = MODELS[model] if options.dataset is None else {"name": options.dataset}
+    cores = options.workers
+    federation = make_federation(model, dataset, CLIENTS, cores)
+    even_federation = make_federation(model, dataset, 2 * cores, cores)
+    layers = layers_of(federation.trainer.module, federation.context.input_shape)
+    settings = rival_settings(federation, options.rounds, cores)
+    selected = {
+        name: rival for name, rival in rivals(cores).items() if not options.only or name in options.only
+    }
+    pythons = {name: find_python(rival, options) for name, rival in selected.items()}
     with tempfile.TemporaryDirectory() as folder:
         data = Path(folder) / "data.safetensors"
         write_data(federation, data)
         cases: dict[str, Callable[[], dict[str, Any]]] = {
-            "rates": partial(rates, layers, BATCH, cores, given.window),
-            "celm, even": partial(play_celm, even, given.rounds),
-            "celm": partial(play_celm, federation, given.rounds),
+            "rates": partial(rates, layers, BATCH, cores, options.window),
+            "celm, even": partial(run_celm, even_federation, options.rounds),
+            "celm": partial(run_celm, federation, options.rounds),
         }
         cases |= {
-            name: partial(play_rival, rival, python, data, settings)
-            for name, rival in known.items()
+            name: partial(run_rival, rival, python, data, settings)
+            for name, rival in selected.items()
             if (python := pythons[name])
         }
-        found = interleaved(cases, given.repeats, partial(tell, model))
+        turns = interleaved(cases, options.repeats, partial(print_turn, model))
     work = {
         "dataset": dict(dataset),
         "layers": settings["layers"],
         "flops_per_sample": flops_per_sample(layers),
         "clients": CLIENTS,
-        "samples": samples_of(federation),
+        "samples": count_samples(federation),
         "batch": BATCH,
         "workers": cores,
     }
     rows = {
-        name: compare(found[name], found["celm"])
-        if name in found
+        name: summarise_rival(turns[name], turns["celm"])
+        if name in turns
         else {"not installed": True, "install": rival.install}
-        for name, rival in known.items()
+        for name, rival in selected.items()
     }
     report = {
         "work": work,
-        "celm": summary(found["celm"]),
-        "limit": limit(found, work["flops_per_sample"], samples_of(federation), samples_of(even)),
+        "celm": summarise_turns(turns["celm"]),
+        "limit": measure_limits(
+            turns, work["flops_per_sample"], count_samples(federation), count_samples(even_federation)
+        ),
         "rivals": rows,
     }
-    return {**report, "targets": targets(model, report)}
+    return {**report, "targets": check_targets(model, report)}
 
 
-def python_of(rival: Rival, given: argparse.Namespace) -> str | None:
-    """The Python that can run a rival; None where it is not installed."""
+def find_python(rival: Rival, options: argparse.Namespace) -> str | None:
+    """Return the Python that can run a rival; None if the rival is not installed."""
     if not rival.package:
         return sys.executable
-    return getattr(given, rival.package) or None
+    return getattr(options, rival.package) or None
 
 
-def tell(model: str, name: str, found: Mapping[str, Any]) -> None:
-    told = (
-        {"seconds": median(found["seconds"]), "accuracy": found["accuracy"]} if "seconds" in found else found
+def print_turn(model: str, name: str, result: Mapping[str, Any]) -> None:
+    values = (
+        {"seconds": median(result["seconds"]), "accuracy": result["accuracy"]}
+        if "seconds" in result
+        else result
     )
-    said = ", ".join(
-        f"{key} {value:.4g}" if isinstance(value, float) else value for key, value in told.items()
+    text = ", ".join(
+        f"{key} {value:.4g}" if isinstance(value, float) else value for key, value in values.items()
     )
-    print(f"{model}  {name:24} {said}", flush=True)
+    print(f"{model}  {name:24} {text}", flush=True)
 
 
-def summary(turns: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Seconds of a round over all turns; what else was said, of the last turn."""
+def summarise_turns(turns: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the seconds of a round over all turns, and the other values of the last turn."""
     last = {key: value for key, value in turns[-1].items() if key not in ("seconds", "start_up")}
-    found = {
+    stats = {
         "seconds": median_and_spread(list(chain.from_iterable(turn["seconds"] for turn in turns))),
         **last,
     }
     if "start_up" in turns[-1]:
-        found["start_up"] = median_and_spread([turn["start_up"] for turn in turns])
-    return found
+        stats["start_up"] = median_and_spread([turn["start_up"] for turn in turns])
+    return stats
 
 
-def compare(turns: Sequence[Mapping[str, Any]], ours: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """A rival's round in celm's rounds of the same turn: how many times as fast celm is."""
+def summarise_rival(turns: Sequence[Mapping[str, Any]], ours: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return how many times as fast as a rival celm is, within each turn."""
     failed = [turn for turn in turns if "failed" in turn]
     if failed:
         return dict(failed[-1])
     pairs = zip(turns, ours, strict=True)
-    times = [median(turn["seconds"]) / median(own["seconds"]) for turn, own in pairs]
-    return {"times": median_and_spread(times), **summary(turns)}
+    times = [median(turn["seconds"]) / median(our_turn["seconds"]) for turn, our_turn in pairs]
+    return {"times": median_and_spread(times), **summarise_turns(turns)}
 
 
-def limit(
-    found: Mapping[str, Sequence[Mapping[str, Any]]], flops: int, samples: int, even_samples: int
+def measure_limits(
+    turns: Mapping[str, Sequence[Mapping[str, Any]]], flops: int, samples: int, even_samples: int
 ) -> dict[str, Any]:
-    """Rates, and the part of each that celm reaches: with as many clients for every worker, and with five."""
-    told: dict[str, Any] = {}
+    """Return the rates, and the fraction that celm reaches: with equal numbers of clients per worker, and with five."""
+    limits: dict[str, Any] = {}
     for name in ("square", "layers"):
-        speeds = [turn[name] for turn in found["rates"]]
+        speeds = [turn[name] for turn in turns["rates"]]
 
-        def parts(case: str, count: int, speeds: Sequence[float] = speeds) -> dict[str, Any]:
-            taken = [median(turn["seconds"]) for turn in found[case]]
+        def reached_fractions(case: str, count: int, speeds: Sequence[float] = speeds) -> dict[str, Any]:
+            elapsed = [median(turn["seconds"]) for turn in turns[case]]
             return median_and_spread(
-                [count * flops / speed / own for speed, own in zip(speeds, taken, strict=True)]
+                [count * flops / speed / seconds for speed, seconds in zip(speeds, elapsed, strict=True)]
             )
 
-        told[name] = {
+        limits[name] = {
             "gigaflops_per_second": median_and_spread([speed / 1e9 for speed in speeds]),
-            "reached": parts("celm, even", even_samples),
-            "reached_with_five_clients": parts("celm", samples),
+            "reached": reached_fractions("celm, even", even_samples),
+            "reached_with_five_clients": reached_fractions("celm", samples),
         }
-    return told
+    return limits
 
 
-def targets(model: str, report: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """What was wanted and what was found; None where it could not be measured."""
+def check_targets(model: str, report: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Compare measurements with targets; a value is None if it could not be measured."""
     times = {name: row["times"]["median"] for name, row in report["rivals"].items() if "times" in row}
-    wanted_times, wanted_part = TARGETS[model]
-    told = []
-    for rival, wanted in wanted_times:
+    goal_ratios, goal_fraction = TARGETS[model]
+    rows = []
+    for rival, goal in goal_ratios:
         kind = rival.removeprefix("best").strip()
-        alike = [name for name in times if name.startswith(kind)] if rival != kind else [rival]
-        name = min(alike, key=lambda name: times.get(name, 0.0), default=rival)
-        told.append(target(f"times as fast as {rival}", wanted, times.get(name), name))
+        candidates = [name for name in times if name.startswith(kind)] if rival != kind else [rival]
+        name = min(candidates, key=lambda name: times.get(name, 0.0), default=rival)
+        rows.append(make_target(f"times as fast as {rival}", goal, times.get(name), name))
     reached = report["limit"]["layers"]["reached"]["median"]
-    return [*told, target("part of the limit at the layers' shapes", wanted_part, reached)]
+    return [*rows, make_target("part of the limit at the layers' shapes", goal_fraction, reached)]
 
 
-def target(what: str, wanted: float, found: float | None, rival: str = "") -> dict[str, Any]:
-    about = {"what": what, "rival": rival} if rival else {"what": what}
-    return {**about, "wanted": wanted, "found": found, "reached": None if found is None else found >= wanted}
+def make_target(description: str, goal: float, measured: float | None, rival: str = "") -> dict[str, Any]:
+    labels = {"what": description, "rival": rival} if rival else {"what": description}
+    return {
+        **labels,
+        "wanted": goal,
+        "found": measured,
+        "reached": None if measured is None else measured >= goal,
+    }
 
 
-def parsed(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+def parse_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--model", choices=list(MODELS), help="one of the two; by default both")
-    parser.add_argument("--rounds", type=int, help="rounds that count, of each turn: 5")
-    parser.add_argument("--repeats", type=int, help="turns: 5")
-    parser.add_argument("--quick", action="store_true", help="the MLP alone, one turn, fewer rivals")
+    parser.add_argument("--model", choices=list(MODELS), help="model to measure; by default both")
+    parser.add_argument("--rounds", type=int, help="timed rounds of each turn; by default 5")
+    parser.add_argument("--repeats", type=int, help="number of turns; by default 5")
+    parser.add_argument("--quick", action="store_true", help="only the MLP, one turn, fewer rivals")
     parser.add_argument(
-        "--only", metavar="NAME", nargs="+", choices=list(rivals(1)), help="these rivals alone, for trials"
+        "--only", metavar="NAME", nargs="+", choices=list(rivals(1)), help="only these rivals, for tests"
     )
-    parser.add_argument("--workers", type=int, default=available_cores(), help="by default one a core")
-    parser.add_argument("--window", type=float, default=1.0, help="seconds that each rate is measured for")
-    parser.add_argument("--dataset", help="another one, for trials: digits needs no files")
+    parser.add_argument("--workers", type=int, default=available_cores(), help="by default one per core")
+    parser.add_argument("--window", type=float, default=1.0, help="seconds of each measurement of a rate")
+    parser.add_argument("--dataset", help="another dataset, for tests; digits needs no files")
     for package in ("flower", "pfl", "fedlab", "fluke"):
-        named = os.environ.get(f"CELM_BENCH_{package.upper()}", "")
+        default_python = os.environ.get(f"CELM_BENCH_{package.upper()}", "")
         parser.add_argument(
-            f"--{package}", metavar="PYTHON", default=named, help=f"a Python that has {package}"
+            f"--{package}",
+            metavar="PYTHON",
+            default=default_python,
+            help=f"Python with the package {package}",
         )
     parser.add_argument(
         "--out", type=Path, help=f"by default {OUT}; a quick run writes only if this is given"
     )
-    given = parser.parse_args(arguments)
-    if given.quick:
-        given.model = "mlp"
-        given.only = given.only or [name for name in rivals(1) if name not in LEFT_OUT_IF_QUICK]
+    options = parser.parse_args(arguments)
+    if options.quick:
+        options.model = "mlp"
+        options.only = options.only or [name for name in rivals(1) if name not in SKIPPED_IF_QUICK]
     else:
-        given.out = given.out or OUT
-    given.rounds = given.rounds or (2 if given.quick else 5)
-    given.repeats = given.repeats or (1 if given.quick else 5)
-    return given
+        options.out = options.out or OUT
+    options.rounds = options.rounds or (2 if options.quick else 5)
+    options.repeats = options.repeats or (1 if options.quick else 5)
+    return options
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    given = parsed(arguments)
+    options = parse_options(arguments)
     torch.set_num_threads(1)
-    for model in [given.model] if given.model else MODELS:
-        about = {"machine": machine(), "rounds": given.rounds, "repeats": given.repeats}
-        report = {**about, **measure(model, given)}
-        if given.out:
-            keep(given.out, model, report)
-        for each in report["targets"]:
-            found = "not measured" if each["found"] is None else f"{each['found']:.2f}"
-            print(f"{model}  {each['what']}: {found}, wanted {each['wanted']}", flush=True)
+    for model in [options.model] if options.model else MODELS:
+        metadata = {"machine": describe_machine(), "rounds": options.rounds, "repeats": options.repeats}
+        report = {**metadata, **measure(model, options)}
+        if options.out:
+            save_report(options.out, model, report)
+        for row in report["targets"]:
+            measured = "not measured" if row["found"] is None else f"{row['found']:.2f}"
+            print(f"{model}  {row['what']}: {measured}, wanted {row['wanted']}", flush=True)
 
 
-def keep(path: Path, model: str, report: Mapping[str, Any]) -> None:
-    """Write a model's report beside the other model's, which another run may have made."""
+def save_report(path: Path, model: str, report: Mapping[str, Any]) -> None:
+    """Write a model's report, and keep the report of the other model that the file may contain."""
     path.parent.mkdir(parents=True, exist_ok=True)
     others = json.loads(path.read_text()) if path.exists() else {}
     write_text(path, dump_json({**others, model: report}, indent=1) + "\n")

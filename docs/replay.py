@@ -20,41 +20,45 @@ from pathlib import Path
 from typing import Any
 
 DOCS = Path(__file__).parent
-PAGES = ("index.md", "tutorial.md", "faq.md")
+PAGES = ("index.md", "tutorial.md", "faq.md", "api.md", "../README.md")
 BLOCK = re.compile(r"^```(console|pycon)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 PICTURE = re.compile(r"!\[[^]]*\]\(assets/([\w-]+\.svg)\)")
 
 
-def replayed(text: str, assets: Path) -> str:
+def replay_page(text: str, assets: Path) -> str:
     """The page as it should be; its pictures are written to `assets`."""
     names: dict[str, Any] = {}
 
-    def again(block: re.Match[str]) -> str:
-        kind, shown = block.groups()
-        return f"```{kind}\n{console(shown) if kind == 'console' else python(shown, names)}```"
+    def rerun(block: re.Match[str]) -> str:
+        kind, source = block.groups()
+        return (
+            f"```{kind}\n{replay_console(source) if kind == 'console' else replay_python(source, names)}```"
+        )
 
     with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
-        text = BLOCK.sub(again, text)
+        text = BLOCK.sub(rerun, text)
         for picture in PICTURE.findall(text):
             shutil.copy(picture, assets)
     return text
 
 
-def console(block: str) -> str:
+def replay_console(block: str) -> str:
     """Commands, each with its output; one ends where the next begins or, after a backslash, goes on."""
     commands = re.findall(r"^\$ ((?:.*\\\n)*.*)$", block, re.MULTILINE)
-    return "".join(f"$ {command}\n{shell(command)}" for command in commands)
+    return "".join(f"$ {command}\n{run_command(command)}" for command in commands)
 
 
-def shell(command: str) -> str:
-    own = Path(sys.executable).parent
-    environment = {**os.environ, "COLUMNS": "100", "PATH": f"{own}{os.pathsep}{os.environ['PATH']}"}
-    done = subprocess.run(["bash", "-c", command], env=environment, capture_output=True, text=True)  # noqa: S603, S607
-    shown = done.stdout + (done.stderr if done.returncode else "")  # progress is for whoever waits
-    return "".join(f"{line.rstrip()}\n" for line in shown.splitlines())
+def run_command(command: str) -> str:
+    bin_folder = Path(sys.executable).parent
+    environment = {**os.environ, "COLUMNS": "80", "PATH": f"{bin_folder}{os.pathsep}{os.environ['PATH']}"}
+    completed = subprocess.run(["bash", "-c", command], env=environment, capture_output=True, text=True)  # noqa: S603, S607
+    output = completed.stdout + (
+        completed.stderr if completed.returncode else ""
+    )  # progress is for whoever waits
+    return "".join(f"{line.rstrip()}\n" for line in output.splitlines())
 
 
-def python(block: str, names: dict[str, Any]) -> str:
+def replay_python(block: str, names: dict[str, Any]) -> str:
     lines = []
     for example in doctest.DocTestParser().get_examples(block):
         first, *more = example.source.splitlines()
@@ -69,4 +73,4 @@ def python(block: str, names: dict[str, Any]) -> str:
 if __name__ == "__main__":
     for page in sys.argv[1:] or PAGES:
         path = DOCS / page
-        path.write_text(replayed(path.read_text(encoding="utf-8"), DOCS / "assets"), encoding="utf-8")
+        path.write_text(replay_page(path.read_text(encoding="utf-8"), DOCS / "assets"), encoding="utf-8")

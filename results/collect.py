@@ -1,7 +1,7 @@
-"""Gather the finished runs of a study or comparison into one small file: python results/collect.py FOLDER OUT.json.
+"""Collect the finished runs of a study or comparison in one small file: python results/collect.py FOLDER OUT.json.
 
-Kept: what accuracies, distances of evidence and the detection of free-riders can be computed from again. With
-`--every-round` the evidence of every probed round, not of the last alone, and the level that was taken off.
+Accuracies, distances of evidence and the detection of free-riders can be recomputed from this file. With
+`--every-round` it has the evidence of each probed round, not only of the last, and the level that was subtracted.
 """
 
 from __future__ import annotations
@@ -12,40 +12,53 @@ from pathlib import Path
 from typing import Any
 
 from celm.base.files import write_text
+from celm.records.run_files import RunFiles
 
-KEPT = ("seed", "accuracy", "balanced_accuracy", "rare_class_accuracy", "per_class", "weights", "seconds")
+COPIED_KEYS = (
+    "seed",
+    "accuracy",
+    "balanced_accuracy",
+    "rare_class_accuracy",
+    "per_class",
+    "weights",
+    "seconds",
+)
 
 
-def gathered(place: Path, every_round: bool) -> dict[str, Any]:
-    result = json.loads((place / "result.json").read_text())
-    rounds = [json.loads(line) for line in (place / "rounds.jsonl").read_text().splitlines()]
+def collect_run(folder: Path, every_round: bool) -> dict[str, Any]:
+    finished = RunFiles.open(folder).read_finished()
+    result, rounds = finished.result.model_dump(), finished.records
     probed = [record for record in rounds if record["evidence"] is not None]
-    found = {name: result[name] for name in KEPT} | {"counts": result["counts"]}
-    found["every_tenth_round"] = shortened(
+    summary = {name: result[name] for name in COPIED_KEYS} | {"counts": result["counts"]}
+    summary["every_tenth_round"] = round_digits(
         [record["accuracy"] for record in rounds[9::10] if "accuracy" in record]
     )
     if probed:
-        found |= {"evidence": shortened(probed[-1]["evidence"]), "probed_rounds": len(probed)}
+        summary |= {"evidence": round_digits(probed[-1]["evidence"]), "probed_rounds": len(probed)}
     if every_round:
-        found["evidence_by_round"] = [shortened(record["evidence"]) for record in probed]
-        found["levels"] = [shortened(record["diagnostics"]["bias"]) for record in probed]
+        summary["evidence_by_round"] = [round_digits(record["evidence"]) for record in probed]
+        summary["levels"] = [round_digits(record["diagnostics"]["bias"]) for record in probed]
     if result["free_riders"]:
-        standing = [shortened(record["standing"]) for record in rounds if record["standing"] is not None]
-        found |= {"free_riders": result["free_riders"], "standing": standing}
-    return {**found, "settings": (place / "settings.toml").read_text()}
+        weights_by_round = [
+            round_digits(record["client_weights"])
+            for record in rounds
+            if record["client_weights"] is not None
+        ]
+        summary |= {"free_riders": result["free_riders"], "client_weights": weights_by_round}
+    return {**summary, "settings": (folder / "settings.toml").read_text()}
 
 
-def shortened(value: Any) -> Any:
-    """Five digits are enough for every figure that is shown."""
+def round_digits(value: Any) -> Any:
+    """Return the value with five significant digits, enough for all tables and figures."""
     if isinstance(value, dict):
-        return {name: shortened(part) for name, part in value.items()}
+        return {name: round_digits(part) for name, part in value.items()}
     if isinstance(value, list):
-        return [shortened(part) for part in value]
+        return [round_digits(part) for part in value]
     return float(f"{value:.5g}")
 
 
-def text(runs: dict[str, dict[str, Any]]) -> str:
-    """JSON with a line for every value of a run."""
+def format_runs(runs: dict[str, dict[str, Any]]) -> str:
+    """Return JSON with one line for each value of a run."""
     parts = []
     for name, run in runs.items():
         lines = [f"  {json.dumps(key)}: {json.dumps(value)}" for key, value in run.items()]
@@ -53,15 +66,21 @@ def text(runs: dict[str, dict[str, Any]]) -> str:
     return "{\n" + ",\n".join(parts) + "\n}\n"
 
 
+def collect(folder: Path, out: Path, every_round: bool = False) -> int:
+    """Write the finished runs of a study folder, or of a folder of runs, to `out`; return how many there are."""
+    cells = folder / "cells" if (folder / "cells").is_dir() else folder
+    folders = [path.parent for path in sorted(cells.glob("*/result.json"))]
+    runs = {folder.name: collect_run(folder, every_round) for folder in folders}
+    out.parent.mkdir(parents=True, exist_ok=True)
+    write_text(out, format_runs(runs))
+    return len(runs)
+
+
 if __name__ == "__main__":
     parser = ArgumentParser()
     parser.add_argument("folder", type=Path)
     parser.add_argument("out", type=Path)
     parser.add_argument("--every-round", action="store_true")
-    asked = parser.parse_args()
-    cells = asked.folder / "cells" if (asked.folder / "cells").is_dir() else asked.folder
-    places = [path.parent for path in sorted(cells.glob("*/result.json"))]
-    found = {place.name: gathered(place, asked.every_round) for place in places}
-    asked.out.parent.mkdir(parents=True, exist_ok=True)
-    write_text(asked.out, text(found))
-    print(f"{len(found)} runs in {asked.out}")
+    options = parser.parse_args()
+    count = collect(options.folder, options.out, options.every_round)
+    print(f"{count} runs in {options.out}")

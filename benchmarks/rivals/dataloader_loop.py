@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from dealt import given
+from dealt import read_arguments
 from plain import federate
 from torch.utils.data import DataLoader, TensorDataset
 
 if __name__ == "__main__":
-    dealt = given()
+    data = read_arguments()
     loaders = [
         DataLoader(
             TensorDataset(*pair),
-            batch_size=dealt.settings["batch"],
+            batch_size=data.settings["batch"],
             shuffle=True,
-            num_workers=dealt.settings["loader_workers"],
+            num_workers=data.settings["loader_workers"],
         )
-        for pair in dealt.clients
+        for pair in data.clients
     ]
-    federate(dealt, [loader.__iter__ for loader in loaders])
+    federate(data, [loader.__iter__ for loader in loaders])

@@ -1,6 +1,6 @@
 """FedLab: its FedAvg handler and serial trainer in its standalone pipeline.
 
-It takes batches from a `DataLoader`; this one fetches a whole batch of tensors by one index, as fast as it goes.
+It takes batches from a `DataLoader`. This one fetches a whole batch by one index, which is its fastest form.
 """
 
 from __future__ import annotations
@@ -10,18 +10,18 @@ from importlib.metadata import version
 from itertools import pairwise
 
 import without_torchvision  # noqa: F401
-from dealt import Dealt, given
+from dealt import RivalData, read_arguments
 from fedlab.contrib.algorithm.fedavg import FedAvgSerialClientTrainer, FedAvgServerHandler
 from fedlab.contrib.dataset.basic_dataset import BaseDataset, FedDataset
 from fedlab.core.standalone import StandalonePipeline
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler
 
 
-class InMemory(FedDataset):
-    def __init__(self, dealt: Dealt) -> None:
+class InMemoryDataset(FedDataset):
+    def __init__(self, data: RivalData) -> None:
         super().__init__()
-        self.num = len(dealt.clients)
-        self.parts = [BaseDataset(*pair) for pair in dealt.clients]
+        self.num = len(data.clients)
+        self.parts = [BaseDataset(*pair) for pair in data.clients]
 
     def get_dataset(self, id: int, type: str = "train") -> BaseDataset:
         return self.parts[id]
@@ -33,8 +33,8 @@ class InMemory(FedDataset):
         )
 
 
-class Timed(StandalonePipeline):
-    """Notes the time where the pipeline would evaluate."""
+class TimedPipeline(StandalonePipeline):
+    """Pipeline that records the time instead of evaluating."""
 
     def main(self) -> list[float]:
         self.ends = [time.perf_counter()]
@@ -46,10 +46,10 @@ class Timed(StandalonePipeline):
 
 
 if __name__ == "__main__":
-    dealt = given()
-    handler = FedAvgServerHandler(dealt.model(), dealt.all_rounds, sample_ratio=1.0)
-    trainer = FedAvgSerialClientTrainer(dealt.model(), len(dealt.clients))
-    trainer.setup_dataset(InMemory(dealt))
-    trainer.setup_optim(1, dealt.settings["batch"], dealt.settings["lr"])
-    seconds = Timed(handler, trainer).main()
-    dealt.report(seconds, handler.model, version=version("fedlab"))
+    data = read_arguments()
+    handler = FedAvgServerHandler(data.model(), data.all_rounds, sample_ratio=1.0)
+    trainer = FedAvgSerialClientTrainer(data.model(), len(data.clients))
+    trainer.setup_dataset(InMemoryDataset(data))
+    trainer.setup_optim(1, data.settings["batch"], data.settings["lr"])
+    seconds = TimedPipeline(handler, trainer).main()
+    data.report(seconds, handler.model, version=version("fedlab"))

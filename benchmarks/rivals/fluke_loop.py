@@ -8,15 +8,15 @@ from itertools import pairwise
 from typing import Any
 
 import without_torchvision  # noqa: F401
-from dealt import given
+from dealt import read_arguments
 from fluke import DDict, FlukeENV
 from fluke.algorithms.fedavg import FedAVG
 from fluke.data import DataSplitter, DummyDataContainer, FastDataLoader
 from fluke.utils import FederationObserver
 
 
-class Times(FederationObserver):
-    """When round 1 begins and each round ends."""
+class RoundTimes(FederationObserver):
+    """Times at which round 1 begins and each round ends."""
 
     def __init__(self) -> None:
         self.times: list[float] = []
@@ -30,21 +30,21 @@ class Times(FederationObserver):
 
 
 if __name__ == "__main__":
-    dealt = given()
-    settings = dealt.settings
+    data = read_arguments()
+    settings = data.settings
     environment = FlukeENV()
     environment.set_device("cpu")
     environment.set_eval_cfg(pre_fit=False, post_fit=False, server=False, locals=False)
-    labels = int(dealt.test[1].max()) + 1
+    labels = int(data.test[1].max()) + 1
     loaders = [
         FastDataLoader(
             *pair, num_labels=labels, batch_size=settings["batch"], shuffle=True, skip_singleton=False
         )
-        for pair in dealt.clients
+        for pair in data.clients
     ]
     container = DummyDataContainer(loaders, [None] * len(loaders), None, labels)
     hyper_parameters = DDict(
-        model=dealt.model(),
+        model=data.model(),
         client=DDict(
             batch_size=settings["batch"],
             local_epochs=1,
@@ -55,8 +55,8 @@ if __name__ == "__main__":
         server=DDict(weighted=True),
     )
     algorithm = FedAVG(len(loaders), DataSplitter(container), hyper_parameters)
-    observer = Times()
+    observer = RoundTimes()
     algorithm.set_callbacks([observer])
-    algorithm.run(dealt.all_rounds, 1.0, finalize=False)
+    algorithm.run(data.all_rounds, 1.0, finalize=False)
     seconds = [after - before for before, after in pairwise(observer.times)]
-    dealt.report(seconds, algorithm.server.model, version=version("fluke-fl"))
+    data.report(seconds, algorithm.server.model, version=version("fluke-fl"))

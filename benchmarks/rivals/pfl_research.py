@@ -1,7 +1,7 @@
 """Apple's pfl-research: its FedAvg on its simulated backend, users as tensors in memory.
 
-Its batches are views that it cuts once, always in the same order: it neither shuffles nor gathers, which the others
-do. Started by `python -m torch.distributed.run`, it shares the users out among the processes.
+Its batches are views that it creates once, always in the same order. Unlike the others, it neither shuffles nor
+gathers. With `python -m torch.distributed.run`, it distributes the users among the processes.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from dealt import given
+from dealt import read_arguments
 from pfl.aggregate.simulate import SimulatedBackend
 from pfl.algorithm.base import NNAlgorithmParams
 from pfl.algorithm.federated_averaging import FederatedAveraging
@@ -28,8 +28,8 @@ from pfl.model.pytorch import PyTorchModel
 from torch import Tensor, nn
 
 
-class Trained(nn.Module):
-    """A model with the two methods that pfl asks for."""
+class PflNetwork(nn.Module):
+    """A model with the two methods that pfl requires."""
 
     def __init__(self, network: nn.Module) -> None:
         super().__init__()
@@ -40,12 +40,12 @@ class Trained(nn.Module):
 
     @torch.no_grad()
     def metrics(self, inputs: Tensor, labels: Tensor) -> dict[str, Any]:
-        """Asked for in the warm-up round only."""
+        """Return the loss. pfl calls this in the warm-up round only."""
         return {"loss": Weighted(float(self.loss(inputs, labels)) * len(labels), len(labels))}
 
 
-class Ends(TrainingProcessCallback):
-    """When training begins and each round ends."""
+class RoundEnds(TrainingProcessCallback):
+    """Times at which training begins and each round ends."""
 
     def __init__(self) -> None:
         self.times: list[float] = []
@@ -62,31 +62,31 @@ class Ends(TrainingProcessCallback):
 
 
 def main() -> None:
-    dealt = given()
+    data = read_arguments()
     np.random.seed(0)
-    users = {str(i): PyTorchTensorDataset(pair, user_id=str(i)) for i, pair in enumerate(dealt.clients)}
+    users = {str(i): PyTorchTensorDataset(pair, user_id=str(i)) for i, pair in enumerate(data.clients)}
     sampler = get_user_sampler("minimize_reuse", list(users))
     dataset = FederatedDataset(users.__getitem__, sampler)
-    network = Trained(dealt.model())
+    network = PflNetwork(data.model())
     model = PyTorchModel(network, torch.optim.SGD, torch.optim.SGD(network.parameters(), lr=1.0))
     parameters = NNAlgorithmParams(
-        central_num_iterations=dealt.all_rounds,
+        central_num_iterations=data.all_rounds,
         evaluation_frequency=10**9,
         train_cohort_size=len(users),
         val_cohort_size=0,
     )
     training = NNTrainHyperParams(
         local_num_epochs=1,
-        local_learning_rate=dealt.settings["lr"],
-        local_batch_size=dealt.settings["batch"],
+        local_learning_rate=data.settings["lr"],
+        local_batch_size=data.settings["batch"],
     )
-    ends = Ends()
+    ends = RoundEnds()
     backend = SimulatedBackend(dataset, dataset)
     FederatedAveraging().run(parameters, backend, model, training, callbacks=[ends])
     seconds = [after - before for before, after in pairwise(ends.times)]
     if pytorch_ops.distributed.global_rank == 0:
         note = "batches are cut once, and neither shuffled nor gathered"
-        dealt.report(seconds, network.network, version=version("pfl"), note=note)
+        data.report(seconds, network.network, version=version("pfl"), note=note)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Federated averaging as one writes it by hand in PyTorch; where batches come from is left to the caller."""
+"""Federated averaging in plain PyTorch. The caller provides the batches."""
 
 from __future__ import annotations
 
@@ -6,32 +6,32 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import torch
-from dealt import Dealt, Pair
+from dealt import Pair, RivalData
 from torch import Tensor, nn
 
 Batches = Callable[[], Iterable[Pair]]
-"""Gives the batches of an epoch."""
+"""Function that returns the batches of an epoch."""
 
 
-def federate(dealt: Dealt, sources: Sequence[Batches]) -> None:
-    """All rounds, one client after the other; then the report."""
-    model = dealt.model()
+def federate(data: RivalData, sources: Sequence[Batches]) -> None:
+    """Run all rounds, one client after the other, and print the report."""
+    model = data.model()
     seconds = []
-    for _ in range(dealt.all_rounds):
+    for _ in range(data.all_rounds):
         start = time.perf_counter()
-        shared = {key: value.clone() for key, value in model.state_dict().items()}
+        global_state = {key: value.clone() for key, value in model.state_dict().items()}
         trained = []
         for batches in sources:
-            model.load_state_dict(shared)
-            fit(model, batches(), dealt.settings["lr"])
+            model.load_state_dict(global_state)
+            train_epoch(model, batches(), data.settings["lr"])
             trained.append({key: value.clone() for key, value in model.state_dict().items()})
         model.load_state_dict(average(trained))
         seconds.append(time.perf_counter() - start)
-    dealt.report(seconds, model)
+    data.report(seconds, model)
 
 
-def fit(model: nn.Module, batches: Iterable[Pair], lr: float) -> None:
-    """One epoch of SGD."""
+def train_epoch(model: nn.Module, batches: Iterable[Pair], lr: float) -> None:
+    """Train one epoch by SGD."""
     model.train()
     optimiser = torch.optim.SGD(model.parameters(), lr=lr)
     for inputs, labels in batches:
@@ -44,7 +44,7 @@ def average(states: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
     return {key: torch.stack([state[key] for state in states]).mean(0) for key in states[0]}
 
 
-def shuffled(inputs: Tensor, labels: Tensor, batch: int) -> Iterator[Pair]:
-    """Batches of tensors in memory, in a random order."""
+def shuffled_batches(inputs: Tensor, labels: Tensor, batch: int) -> Iterator[Pair]:
+    """Yield batches of tensors in memory, in random order."""
     for rows in torch.randperm(len(labels)).split(batch):
         yield inputs[rows], labels[rows]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from functools import partial
 
-from dealt import given
-from plain import federate, shuffled
+from dealt import read_arguments
+from plain import federate, shuffled_batches
 
 if __name__ == "__main__":
-    dealt = given()
-    federate(dealt, [partial(shuffled, *pair, dealt.settings["batch"]) for pair in dealt.clients])
+    data = read_arguments()
+    federate(data, [partial(shuffled_batches, *pair, data.settings["batch"]) for pair in data.clients])

@@ -1,13 +1,13 @@
-"""For rivals that import torchvision at their top and use nothing of it here.
+"""Operators for rivals that import torchvision but do not use it here.
 
-PyPI's torchvision is built for CUDA; beside a CPU build of torch its extension cannot be loaded, and `import
-torchvision` ends with `RuntimeError: operator torchvision::nms does not exist`. Naming that operator is all it takes.
+PyPI's torchvision is built for CUDA. With a CPU build of torch its extension cannot be loaded, and `import torchvision`
+fails with `RuntimeError: operator torchvision::nms does not exist`. Defining that operator is sufficient.
 """
 
 from __future__ import annotations
 
 import torch
 
-OPERATORS = torch.library.Library("torchvision", "DEF")  # lives as long as the operators
+OPERATORS = torch.library.Library("torchvision", "DEF")  # the operators exist as long as this object
 for name in ("nms", "qnms"):
     OPERATORS.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")

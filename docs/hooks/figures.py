@@ -12,9 +12,9 @@ import re
 import tempfile
 from typing import Any
 
-from celm.report.inline import inline_svg
+from celm.report.svg import inline_svg
 
-PART = re.compile(
+BLOCK_OR_FIGURE = re.compile(
     r"^```python\n(?P<code>.*?)^```$|^<!-- figure: (?P<label>[^\n]+) -->$", re.DOTALL | re.MULTILINE
 )
 
@@ -23,29 +23,33 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str | None:
     if "<!-- figure: " not in markdown:
         return None
     with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
-        return drawn(markdown, page.file.name)
+        return insert_figures(markdown, page.file.name)
 
 
-def drawn(markdown: str, page: str) -> str:
+def insert_figures(markdown: str, page: str) -> str:
     names: dict[str, Any] = {}
-    last: Any = None
+    last_value: Any = None
     count = 0
 
-    def replaced(found: re.Match[str]) -> str:
-        nonlocal last, count
-        if found["code"] is not None:
-            last = run(found["code"], names, f"{page}, line {markdown.count(chr(10), 0, found.start()) + 2}")
-            return found[0]
+    def replace_block(match: re.Match[str]) -> str:
+        nonlocal last_value, count
+        if match["code"] is not None:
+            last_value = run_block(
+                match["code"], names, f"{page}, line {markdown.count(chr(10), 0, match.start()) + 2}"
+            )
+            return match[0]
         count += 1
-        picture = inline_svg(last, f"{page}-{count}", found["label"])
+        picture = inline_svg(last_value, f"{page}-{count}", match["label"])
         return f'<div class="figure">{picture}</div>'
 
-    return PART.sub(replaced, markdown)
+    return BLOCK_OR_FIGURE.sub(replace_block, markdown)
 
 
-def run(code: str, names: dict[str, Any], where: str) -> Any:
+def run_block(code: str, names: dict[str, Any], where: str) -> Any:
     """The value of the last expression of the code, as in a notebook."""
     body = ast.parse(code, where).body
-    last = body.pop() if body and isinstance(body[-1], ast.Expr) else None
+    last_expression = body.pop() if body and isinstance(body[-1], ast.Expr) else None
     exec(compile(ast.Module(body, []), where, "exec"), names)  # noqa: S102 - the project's own pages
-    return eval(compile(ast.Expression(last.value), where, "eval"), names) if last else None  # noqa: S307
+    if last_expression is None:
+        return None
+    return eval(compile(ast.Expression(last_expression.value), where, "eval"), names)  # noqa: S307

@@ -5,21 +5,21 @@ A name that is registered has its page, and the page says what the code says; th
 
 from __future__ import annotations
 
-import inspect
 import json
 import shlex
 import sys
 from collections.abc import Iterator
 from typing import Any
 
+from formulas import fold_plain_formula, formula_block
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
-from words import settings_table, summary_and_body, table
+from words import markdown_table, settings_table, summary_and_body
 
 import celm.rules.robust as robust
 from celm.attacks import attacks
 from celm.base.registry import Registry
-from celm.data.catalogue import datasets, splits
+from celm.data.registry import datasets, splits
 from celm.models import models
 from celm.objectives import objectives
 from celm.rules import rules
@@ -37,7 +37,11 @@ KINDS: dict[str, tuple[Registry[Any], str, str]] = {
         "What is done to the updates before they are weighed.",
         "--set filter.name={}",
     ),
-    "combines": (robust.combines, "What takes the place of the weighted mean.", "--set combine.name={}"),
+    "aggregators": (
+        robust.aggregators,
+        "What takes the place of the weighted mean.",
+        "--set aggregator.name={}",
+    ),
     "splits": (splits, "How a dataset is dealt to the clients.", "--split {}"),
     "datasets": (datasets, "What there is to learn from.", "--dataset {}"),
     "models": (models, "What is trained.", "--model {}"),
@@ -54,32 +58,34 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 def pages() -> Iterator[tuple[str, str]]:
     """Path and Markdown of every page, those of the sections first."""
-    for section, (registry, about, option) in KINDS.items():
-        yield f"{section}/index.md", section_page(section, registry, about)
+    for section, (registry, description, option) in KINDS.items():
+        yield f"{section}/index.md", section_page(section, registry, description)
         for name in registry.names():
             yield f"{section}/{name}.md", method_page(section, name, registry, option)
 
 
-def section_page(section: str, registry: Registry[Any], about: str) -> str:
+def section_page(section: str, registry: Registry[Any], description: str) -> str:
     rows = [(f"[`{name}`]({name}.md)", registry.summary(name)) for name in registry.names()]
-    return f"# {section.capitalize()}\n\n{about}\n\n{table((registry.kind, 'what it is'), rows)}\n"
+    return f"# {section.capitalize()}\n\n{description}\n\n{markdown_table((registry.kind, 'what it is'), rows)}\n"
 
 
 def method_page(section: str, name: str, registry: Registry[Any], option: str) -> str:
     kind = registry.load(name)
     schema = registry.schema(name)
     module = sys.modules[kind.__module__]
-    (headline, formula), (summary, details) = summary_and_body(module), summary_and_body(kind)
+    (headline, body), (summary, details) = summary_and_body(module), summary_and_body(kind)
+    formulas = formula_block(section, name)
     parts = [
         f"---\ntitle: {name}\nhide: [toc]\n---\n\n# `{name}`",
         f"**{headline}** {summary}" if summary != headline else f"**{headline}**",
-        formula,
+        formulas,
+        fold_plain_formula(body) if formulas else body,
         details,
         "## Settings",
         settings_table(schema) or "It has none.",
         f"```sh\ncelm run {option.format(name)}{example(registry.kind, schema)}\n```",
-        needs(kind) if issubclass(kind, Rule) else "",
-        f"Source: `{inspect.getmodule(kind).__name__.replace('.', '/')}.py`",
+        describe_requirements(kind) if issubclass(kind, Rule) else "",
+        f"Source: `{kind.__module__.replace('.', '/')}.py`",
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
 
@@ -95,12 +101,12 @@ def example(table: str, schema: dict[str, Any]) -> str:
     return ""
 
 
-def needs(rule: type[Rule[Any]]) -> str:
+def describe_requirements(rule: type[Rule[Any]]) -> str:
     """What a rule must be given beyond the client models, as it says itself."""
-    wanted = rule.needs
-    said = [
-        "held-out data" if wanted.validation else "",
-        "the numbers of samples, as clients report them" if wanted.sizes else "",
-        wanted.extras,
+    requirements = rule.requirements
+    parts = [
+        "held-out data" if requirements.validation else "",
+        "the numbers of samples, as clients report them" if requirements.sizes else "",
+        requirements.extra_exchange,
     ]
-    return f"It needs, beyond the client models: {'; '.join(filter(None, said)) or 'nothing'}."
+    return f"It needs, beyond the client models: {'; '.join(filter(None, parts)) or 'nothing'}."

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from method_pages import KINDS
-from metric_pages import NAMES
+from metric_pages import METRIC_MODULES
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import Files
 
@@ -14,12 +14,12 @@ from mkdocs.structure.files import Files
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     sections = {title: pages for entry in config.nav for title, pages in entry.items()}
     generated = {section: registry.names() for section, (registry, *_) in KINDS.items()}
-    for section, names in {**generated, "metrics": NAMES}.items():
+    for section, names in {**generated, "metrics": METRIC_MODULES}.items():
         pages = [f"{section}/index.md", *(f"{section}/{name}.md" for name in names)]
         sections["Methods"].append({section.capitalize(): pages})
-    named = set(paths(config.nav))
-    written = sorted(file.src_uri for file in files.documentation_pages())
-    sections["Guides"].extend(path for path in written if path not in named)
+    listed = set(paths(config.nav))
+    page_paths = sorted(file.src_uri for file in files.documentation_pages())
+    sections["Guides"].extend(path for path in page_paths if path not in listed)
     return files
 
 

@@ -5,13 +5,13 @@ defaults: five clients) and each seed from 42 to 51:
 
 1. Train five rounds with the rule celm at the paper's settings for 100 rounds, whose warm-up these five are: clients
    keep their own heads. Save the uploads of round 5 and the global model they started from as safetensors.
-2. Run `celm audit --global ... --clients ... --model mlp --input-shape 1,28,28 --classes 10` on them, all settings at
-   their defaults (5 starts, confidence 0.95), one thread. It sees these six files and nothing else.
-3. Count the audit as right on sole holders if it names exactly the rare classes, each with the client that alone holds
-   them (none for free_rider); as right on flags if it flags exactly the split's free-riders (nobody for maverick).
+2. Run `celm audit --global ... --clients ... --model mlp --input-shape 1,28,28 --classes 10 --preset none` on them,
+   with default settings (5 starts, confidence 0.95) and one thread. The audit reads these six files and nothing else.
+3. Count sole holders as right if the audit names exactly the rare classes, each with its only holder (none for
+   free_rider). Count flags as right if it flags exactly the split's free-riders (none for maverick).
 
-What counts as a holding and as a free-rider (celm/auditing/findings.py) was fixed on seeds 1 to 6 of the same splits,
-which are not measured here.
+The definitions of a holding and of a free-rider (celm/auditing/analysis.py) were fixed on seeds 1 to 6 of the same
+splits. These seeds are not measured here.
 """
 
 from __future__ import annotations
@@ -27,57 +27,58 @@ from typing import Any
 import torch
 
 from celm.base.files import write_tensors, write_text
-from celm.engines.in_process import InProcess
-from celm.federation.assembly import assemble, resolve
-from celm.federation.experiment import Experiment
-from celm.federation.jobs import Job, Outcome
-from celm.federation.rounds import begin, play
+from celm.engines.in_process import InProcessEngine
+from celm.experiment.config import Experiment
+from celm.federation.build import build_federation, resolve_defaults
+from celm.federation.client_trainer import ClientResult, ClientTask
+from celm.federation.round import initial_state, run_round
 
 HERE = Path(__file__).parent
 CHECKPOINTS = Path("runs") / "audit"
 SPLITS = ("maverick", "free_rider", "frm")
 SEEDS = range(42, 52)
 ROUNDS = 5
-KEPT = ("sole_holders", "flags", "scores", "probe_standard_errors", "z_scores", "holds")
+RECORDED_KEYS = ("sole_holders", "flags", "scores", "probe_standard_errors", "z_scores", "holds")
 
 
-class Keeping(InProcess):
-    """The in-process engine, which keeps what the clients sent last."""
+class RecordingEngine(InProcessEngine):
+    """In-process engine that records the last results of the clients."""
 
-    sent: dict[str, Outcome]
+    sent: dict[str, ClientResult]
 
-    def work(self, jobs: Sequence[Job]) -> list[Outcome]:
-        outcomes = super().work(jobs)
-        self.sent = {job.client: outcome for job, outcome in zip(jobs, outcomes, strict=True)}
-        return outcomes
+    def train(self, tasks: Sequence[ClientTask]) -> list[ClientResult]:
+        results = super().train(tasks)
+        self.sent = {task.client: result for task, result in zip(tasks, results, strict=True)}
+        return results
 
 
-def train(split: str, seed: int, place: Path) -> dict[str, Any]:
-    """Five rounds, the last one's files saved; returns the truth."""
+def train_and_save(split: str, seed: int, folder: Path) -> dict[str, Any]:
+    """Train five rounds, save the models of the last one, and return the truth."""
     run = {"rounds": 100, "seed": seed, "workers": 0, "evaluate_every": 100}
     tables = {"dataset": "fashion_mnist", "split": split, "rule": "celm", "run": run}
-    federation = assemble(resolve(Experiment.parse(tables)))
-    engine, state = Keeping(federation.workbench), begin(federation)
+    federation = build_federation(resolve_defaults(Experiment.parse(tables)))
+    engine, state = RecordingEngine(federation.trainer), initial_state(federation)
     for _ in range(ROUNDS):
-        start = state.model
-        state = play(federation, state, engine).state
-    place.mkdir(parents=True, exist_ok=True)
-    write_tensors(place / "global.safetensors", start, {})
-    for client, outcome in engine.sent.items():
-        write_tensors(place / f"{client}.safetensors", outcome.update.model, {})
+        global_model = state.model
+        state = run_round(federation, state, engine).state
+    folder.mkdir(parents=True, exist_ok=True)
+    write_tensors(folder / "global.safetensors", global_model, {})
+    for client, result in engine.sent.items():
+        write_tensors(folder / f"{client}.safetensors", result.update.model, {})
     holders = {
         federation.class_names[k]: [c for c, row in federation.counts.items() if row[k]]
-        for k in federation.dealing.rare_classes
+        for k in federation.partition.rare_classes
     }
-    return {"sole_holders": holders, "free_riders": list(federation.dealing.free_riders)}
+    return {"sole_holders": holders, "free_riders": list(federation.partition.free_riders)}
 
 
-def audit(place: Path, classes: str) -> dict[str, Any]:
-    command = [sys.executable, "-m", "celm", "audit", "--global", str(place / "global.safetensors")]
-    command += ["--clients", str(place), "--model", "mlp", "--input-shape", "1,28,28", "--classes", classes]
-    done = subprocess.run([*command, "--format", "json"], capture_output=True, text=True, check=True)
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
+def audit_folder(folder: Path, classes: str) -> dict[str, Any]:
+    command = [sys.executable, "-m", "celm", "audit", "--global", str(folder / "global.safetensors")]
+    command += ["--clients", str(folder), "--model", "mlp", "--input-shape", "1,28,28", "--classes", classes]
+    command += ["--preset", "none"]
+    completed = subprocess.run([*command, "--format", "json"], capture_output=True, text=True, check=True)
+    document: dict[str, Any] = json.loads(completed.stdout)
+    return document
 
 
 def measure(split: str, seed: int) -> dict[str, Any]:
@@ -85,17 +86,19 @@ def measure(split: str, seed: int) -> dict[str, Any]:
     if target.exists():
         cell: dict[str, Any] = json.loads(target.read_text())
         return cell
-    place = CHECKPOINTS / f"{split}-{seed}"
-    truth = train(split, seed, place)
-    found = audit(place, "T-shirt/top,Trouser,Pullover,Dress,Coat,Sandal,Shirt,Sneaker,Bag,Ankle boot")
+    folder = CHECKPOINTS / f"{split}-{seed}"
+    truth = train_and_save(split, seed, folder)
+    document = audit_folder(
+        folder, "T-shirt/top,Trouser,Pullover,Dress,Coat,Sandal,Shirt,Sneaker,Bag,Ankle boot"
+    )
     expected = {name: clients[0] for name, clients in truth["sole_holders"].items()}
     cell = {
         "split": split,
         "seed": seed,
-        "sole_holders_right": found["sole_holders"] == expected,
-        "flags_right": sorted(found["flags"]) == sorted(truth["free_riders"]),
+        "sole_holders_right": document["sole_holders"] == expected,
+        "flags_right": sorted(document["flags"]) == sorted(truth["free_riders"]),
         "truth": {"sole_holders": expected, "free_riders": truth["free_riders"]},
-        **{key: found[key] for key in KEPT},
+        **{key: document[key] for key in RECORDED_KEYS},
     }
     target.parent.mkdir(exist_ok=True)
     write_text(target, json.dumps(cell, indent=1) + "\n")
@@ -105,9 +108,9 @@ def measure(split: str, seed: int) -> dict[str, Any]:
 def table(cells: Sequence[dict[str, Any]]) -> str:
     lines = ["| split | seeds | sole holders right | flags right |", "|---|---|---|---|"]
     for split in SPLITS:
-        mine = [cell for cell in cells if cell["split"] == split]
-        right = [sum(cell[key] for cell in mine) for key in ("sole_holders_right", "flags_right")]
-        lines.append(f"| {split} | {len(mine)} | {right[0]} | {right[1]} |")
+        split_cells = [cell for cell in cells if cell["split"] == split]
+        right = [sum(cell[key] for cell in split_cells) for key in ("sole_holders_right", "flags_right")]
+        lines.append(f"| {split} | {len(split_cells)} | {right[0]} | {right[1]} |")
     return "\n".join(lines)
 
 
@@ -116,10 +119,10 @@ if __name__ == "__main__":
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--only", choices=SPLITS)
-    given = parser.parse_args()
+    options = parser.parse_args()
     torch.set_num_threads(1)
     cells = []
-    for split in (given.only,) if given.only else SPLITS:
+    for split in (options.only,) if options.only else SPLITS:
         for seed in SEEDS:
             cells.append(measure(split, seed))
             last = cells[-1]

@@ -1,7 +1,7 @@
-"""Measure the core claims: python results/core/measure.py [--only FILTER]; resumable, finished cells are kept.
+"""Measure the core claims: python results/core/measure.py [--only FILTER]
 
-One process a core, one thread each. Every cell is one `celm run` at the paper's settings; what it found goes to
-`cells/`, the table to README.md beside this file.
+Every cell is one `celm run` at the paper's settings, in a process with one thread. Results are written to `cells/`; the
+tables are in README.md beside this file. A stopped script resumes, and finished cells are not repeated.
 """
 
 from __future__ import annotations
@@ -41,19 +41,21 @@ def measure(cell: tuple[str, list[str]]) -> None:
     target = HERE / "cells" / f"{name}.json"
     if target.exists():
         return
-    place = RUNS / name
-    started = (place / "settings.toml").exists()
-    where = ["--resume", str(place)] if started else ["--out", str(place), *options, "--set", "run.workers=0"]
-    command = [sys.executable, "-m", "celm", "run", *where, "--format", "json"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        print(f"{name}: {done.stderr.strip()}", flush=True)
+    folder = RUNS / name
+    started = (folder / "settings.toml").exists()
+    run_options = (
+        ["--resume", str(folder)] if started else ["--out", str(folder), *options, "--set", "run.workers=0"]
+    )
+    command = [sys.executable, "-m", "celm", "run", *run_options, "--format", "json"]
+    completed = subprocess.run(command, capture_output=True, text=True, check=False)
+    if completed.returncode:
+        print(f"{name}: {completed.stderr.strip()}", flush=True)
         return
-    result = json.loads(done.stdout)
+    result = json.loads(completed.stdout)
     del result["run"]
-    rounds = [json.loads(line) for line in (place / "rounds.jsonl").read_text().splitlines()]
+    rounds = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
     result["command"] = "celm run " + " ".join(options)
-    result["settings"] = (place / "settings.toml").read_text()
+    result["settings"] = (folder / "settings.toml").read_text()
     result["accuracy_by_round"] = [record["accuracy"] for record in rounds]
     target.parent.mkdir(exist_ok=True)
     write_text(target, json.dumps(result, indent=1) + "\n")
@@ -64,7 +66,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("--only", default="")
     parser.add_argument("--processes", type=int, default=2)
-    given = parser.parse_args()
-    cells = [cell for cell in FASHION + CIFAR if given.only in cell[0]]
-    with ThreadPoolExecutor(given.processes) as pool:
+    options = parser.parse_args()
+    cells = [cell for cell in FASHION + CIFAR if options.only in cell[0]]
+    with ThreadPoolExecutor(options.processes) as pool:
         list(pool.map(measure, cells))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from statistics import mean, stdev
+from typing import Any
 
 HERE = Path(__file__).parent
 PAPER = {
@@ -20,14 +21,14 @@ PAPER = {
 RARE = {"fedavg": "81.76 ± 0.68", "celm": "90.77 ± 0.24"}
 
 
-def cells(split: str, rule: str) -> list[dict]:
+def load_cells(split: str, rule: str) -> list[dict[str, Any]]:
     return [
         json.loads(path.read_text())
         for path in sorted(HERE.glob(f"cells/fashion_mnist-{split}-{rule}-*.json"))
     ]
 
 
-def spread(values: list[float]) -> str:
+def mean_and_std(values: list[float]) -> str:
     return f"{100 * mean(values):.2f} ± {100 * stdev(values):.2f}"
 
 
@@ -37,18 +38,16 @@ def accuracy_table() -> list[str]:
         "|---|---|---|---|---|---|---|",
     ]
     for split in ("pls", "sls", "maverick", "iid"):
-        metrics = [("accuracy", lambda s, r: PAPER[s, r])]
+        paper = {rule: PAPER[split, rule] for rule in ("fedavg", "celm")}
+        metrics = {"accuracy": paper}
         if split == "maverick":
-            metrics = [
-                ("balanced_accuracy", lambda s, r: PAPER[s, r]),
-                ("rare_class_accuracy", lambda _, r: RARE[r]),
-            ]
-        for metric, paper in metrics:
-            ours = {rule: [cell[metric] for cell in cells(split, rule)] for rule in ("fedavg", "celm")}
+            metrics = {"balanced_accuracy": paper, "rare_class_accuracy": RARE}
+        for metric, printed in metrics.items():
+            ours = {rule: [cell[metric] for cell in load_cells(split, rule)] for rule in ("fedavg", "celm")}
             gain = 100 * (mean(ours["celm"]) - mean(ours["fedavg"]))
             name = metric.replace("_", " ")
-            row = (split, name, spread(ours["fedavg"]), spread(ours["celm"]), f"{gain:+.2f}")
-            lines.append("| " + " | ".join((*row, paper(split, "fedavg"), paper(split, "celm"))) + " |")
+            row = (split, name, mean_and_std(ours["fedavg"]), mean_and_std(ours["celm"]), f"{gain:+.2f}")
+            lines.append("| " + " | ".join((*row, printed["fedavg"], printed["celm"])) + " |")
     return lines
 
 
@@ -58,7 +57,7 @@ def evidence_table() -> list[str]:
         "|---|---|---|---|---|",
     ]
     for split in ("pls", "sls", "maverick"):
-        for cell in cells(split, "celm"):
+        for cell in load_cells(split, "celm"):
             counts, evidence = cell["counts"], cell["evidence"]
             labels = [sum(count > 0 for count in counts[client]) for client in counts]
             weights = [f"{cell['weights'][client]:.3f}" for client in counts]
@@ -69,13 +68,13 @@ def evidence_table() -> list[str]:
     return lines
 
 
-def curve() -> list[str]:
+def accuracy_curve() -> list[str]:
     lines = ["| round | FedAvg | CELM |", "|---|---|---|"]
-    found = [
+    runs = [
         json.loads((HERE / f"cells/cifar10-pls-{rule}-42.json").read_text()) for rule in ("fedavg", "celm")
     ]
     for number in (1, 2, 5, 10, 15, 20):
-        values = [f"{100 * cell['accuracy_by_round'][number - 1]:.2f}" for cell in found]
+        values = [f"{100 * cell['accuracy_by_round'][number - 1]:.2f}" for cell in runs]
         lines.append("| " + " | ".join((str(number), *values)) + " |")
     return lines
 
@@ -83,4 +82,4 @@ def curve() -> list[str]:
 if __name__ == "__main__":
     print("\n".join([*accuracy_table(), "", *evidence_table(), ""]))
     if len(list(HERE.glob("cells/cifar10-*.json"))) == 2:
-        print("\n".join(curve()))
+        print("\n".join(accuracy_curve()))

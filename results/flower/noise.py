@@ -1,12 +1,14 @@
-"""What differential-privacy noise does to CELM: CELM_DATA=... python results/flower/noise.py (about ten core-minutes).
+"""Measure the effect of differential-privacy noise on CELM: CELM_DATA=... python results/flower/noise.py
 
-Clients clip the change they send to length C and add Gaussian noise of standard deviation z C to every value, as
-Flower's `LocalDpMod` does. The protocol is in README.md beside this file; what came out is in noise.json, noise.svg.
+Clients clip the change they send to norm C and add Gaussian noise of standard deviation z C to every value, as
+Flower's `LocalDpMod` does. The protocol is in README.md beside this file; the results are in noise.json and noise.svg.
+The script takes about ten core-minutes.
 """
 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -17,12 +19,12 @@ import matplotlib.pyplot as plt
 import torch
 
 from celm.base.files import write_text
-from celm.base.randomness import generator
-from celm.engines.in_process import InProcess
-from celm.federation.assembly import assemble, resolve
-from celm.federation.experiment import Experiment
-from celm.federation.jobs import Job, Outcome
-from celm.federation.rounds import begin, play
+from celm.base.randomness import make_generator
+from celm.engines.in_process import InProcessEngine
+from celm.experiment.config import Experiment
+from celm.federation.build import build_federation, resolve_defaults
+from celm.federation.client_trainer import ClientResult, ClientTask
+from celm.federation.round import initial_state, run_round
 
 HERE = Path(__file__).parent
 CLIP = 1.0
@@ -36,32 +38,35 @@ RULES = {
 }
 
 
-class Private(InProcess):
-    """Clients that clip and blur what they send."""
+class PrivateEngine(InProcessEngine):
+    """In-process engine whose clients clip their changes and add noise to them."""
 
-    def __init__(self, workbench: Any, level: float) -> None:
-        super().__init__(workbench)
+    def __init__(self, trainer: Any, level: float) -> None:
+        super().__init__(trainer)
         self.level = level
-        self.lengths: list[float] = []
+        self.norms: list[float] = []
 
-    def work(self, jobs: Sequence[Job]) -> list[Outcome]:
-        return [self.blurred(job, outcome) for job, outcome in zip(jobs, super().work(jobs), strict=True)]
+    def train(self, tasks: Sequence[ClientTask]) -> list[ClientResult]:
+        return [
+            self.clip_and_add_noise(task, result)
+            for task, result in zip(tasks, super().train(tasks), strict=True)
+        ]
 
-    def blurred(self, job: Job, outcome: Outcome) -> Outcome:
-        sent, model = job.delivery.model, outcome.update.model
-        change = {name: model[name] - sent[name] for name in sent}
-        length = float(torch.sqrt(sum((step.double() ** 2).sum() for step in change.values())))
-        self.lengths.append(length)
-        scale = min(1.0, CLIP / length) if length else 1.0
-        draw = generator(self.workbench.seed, "noise", job.number, job.client)
+    def clip_and_add_noise(self, task: ClientTask, result: ClientResult) -> ClientResult:
+        received, model = task.message.model, result.update.model
+        delta = {name: model[name] - received[name] for name in received}
+        norm = math.sqrt(sum(float((step.double() ** 2).sum()) for step in delta.values()))
+        self.norms.append(norm)
+        scale = min(1.0, CLIP / norm) if norm else 1.0
+        rng = make_generator(self.trainer.seed, "noise", task.round_number, task.client)
         noisy = {
-            name: sent[name] + scale * step + self.level * CLIP * torch.randn(step.shape, generator=draw)
-            for name, step in change.items()
+            name: received[name] + scale * step + self.level * CLIP * torch.randn(step.shape, generator=rng)
+            for name, step in delta.items()
         }
-        return replace(outcome, update=replace(outcome.update, model=noisy))
+        return replace(result, update=replace(result.update, model=noisy))
 
 
-def one(rule: str, level: float, seed: int) -> dict[str, Any]:
+def run_once(rule: str, level: float, seed: int) -> dict[str, Any]:
     tables = {
         "dataset": {"name": "fashion_mnist", "limit": 1000},
         "split": "pls",
@@ -74,20 +79,20 @@ def one(rule: str, level: float, seed: int) -> dict[str, Any]:
             "local_heads": 0 if rule == "fedavg" else 5,
         },
     }
-    federation = assemble(resolve(Experiment.parse(tables)))
-    engine = Private(federation.workbench, level)
-    state, records = begin(federation), []
-    while state.number < ROUNDS:
-        played = play(federation, state, engine)
-        state = played.state
-        records.append(played.record)
-    found: dict[str, Any] = {
+    federation = build_federation(resolve_defaults(Experiment.parse(tables)))
+    engine = PrivateEngine(federation.trainer, level)
+    state, records = initial_state(federation), []
+    while state.round_number < ROUNDS:
+        round_result = run_round(federation, state, engine)
+        state = round_result.state
+        records.append(round_result.record)
+    result: dict[str, Any] = {
         "rule": rule,
         "level": level,
         "seed": seed,
         "accuracy": records[-1]["accuracy"],
-        "weights": records[-1]["standing"],
-        "length": mean(engine.lengths),
+        "weights": records[-1]["client_weights"],
+        "length": mean(engine.norms),
     }
     if rule != "fedavg":
         evidence = next(record["evidence"] for record in reversed(records) if record["evidence"])
@@ -98,50 +103,57 @@ def one(rule: str, level: float, seed: int) -> dict[str, Any]:
             if not count
         ]
         total = sum(map(sum, evidence.values()))
-        found["absent"] = sum(absent) / total if total else None
-        found["evidence"] = total
-    return found
+        result["absent"] = sum(absent) / total if total else None
+        result["evidence"] = total
+    return result
 
 
 def table(runs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """A row for each level: mean and standard deviation over the seeds."""
+    """Return one row per noise level: mean and standard deviation over the seeds."""
 
-    def of(rule: str, level: float) -> list[dict[str, Any]]:
+    def select_runs(rule: str, level: float) -> list[dict[str, Any]]:
         return [run for run in runs if run["rule"] == rule and run["level"] == level]
 
     return [
         {
             "z": level,
-            "fedavg": {"accuracy": spread([100 * run["accuracy"] for run in of("fedavg", level)])},
-            **{rule: judged(of(rule, level), of(rule, 0.0)) for rule in ("celm", "calibrated")},
+            "fedavg": {
+                "accuracy": mean_and_std([100 * run["accuracy"] for run in select_runs("fedavg", level)])
+            },
+            **{
+                rule: compare_with_noiseless(select_runs(rule, level), select_runs(rule, 0.0))
+                for rule in ("celm", "calibrated")
+            },
         }
         for level in LEVELS
     ]
 
 
-def judged(runs: Sequence[dict[str, Any]], silent: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Against the runs of the same seeds without noise."""
-    before = {run["seed"]: run["weights"] for run in silent}
-    moved = [
-        sum(abs(run["weights"][name] - weight) for name, weight in before[run["seed"]].items()) / 2
+def compare_with_noiseless(
+    runs: Sequence[dict[str, Any]], noiseless: Sequence[dict[str, Any]]
+) -> dict[str, Any]:
+    """Compare runs with the runs of the same seeds without noise."""
+    noiseless_weights = {run["seed"]: run["weights"] for run in noiseless}
+    weight_changes = [
+        sum(abs(run["weights"][name] - weight) for name, weight in noiseless_weights[run["seed"]].items()) / 2
         for run in runs
     ]
     absent = [100 * run["absent"] for run in runs if run["absent"] is not None]
     return {
-        "accuracy": spread([100 * run["accuracy"] for run in runs]),
-        "weights_moved": spread([100 * value for value in moved]),
-        "evidence_on_absent_classes": spread(absent) if len(absent) > 1 else None,
-        "evidence": spread([run["evidence"] for run in runs]),
+        "accuracy": mean_and_std([100 * run["accuracy"] for run in runs]),
+        "weights_moved": mean_and_std([100 * value for value in weight_changes]),
+        "evidence_on_absent_classes": mean_and_std(absent) if len(absent) > 1 else None,
+        "evidence": mean_and_std([run["evidence"] for run in runs]),
     }
 
 
-def spread(values: Sequence[float]) -> list[float]:
+def mean_and_std(values: Sequence[float]) -> list[float]:
     return [round(mean(values), 2), round(stdev(values), 2)]
 
 
-def draw(rows: Sequence[dict[str, Any]]) -> None:
+def draw_figure(rows: Sequence[dict[str, Any]]) -> None:
     figure, panels = plt.subplots(1, 3, figsize=(12, 3.2), layout="constrained")
-    places = range(len(rows))
+    positions = range(len(rows))
     names = {"fedavg": "FedAvg", "celm": "CELM, paper", "calibrated": "CELM, calibrated"}
     for axes, key, label in zip(
         panels,
@@ -150,13 +162,15 @@ def draw(rows: Sequence[dict[str, Any]]) -> None:
         strict=True,
     ):
         for rule, name in names.items():
-            known = [
-                (place, row[rule][key]) for place, row in zip(places, rows, strict=True) if row[rule].get(key)
+            points = [
+                (position, row[rule][key])
+                for position, row in zip(positions, rows, strict=True)
+                if row[rule].get(key)
             ]
-            if known:
-                means, errors = [value[0] for _, value in known], [value[1] for _, value in known]
-                axes.errorbar([place for place, _ in known], means, errors, label=name, capsize=3)
-        axes.set_xticks(list(places), [f"{row['z']:g}" for row in rows])
+            if points:
+                means, errors = [value[0] for _, value in points], [value[1] for _, value in points]
+                axes.errorbar([position for position, _ in points], means, errors, label=name, capsize=3)
+        axes.set_xticks(list(positions), [f"{row['z']:g}" for row in rows])
         axes.set_xlabel("noise multiplier z")
         axes.set_ylabel(label)
         axes.legend()
@@ -165,16 +179,16 @@ def draw(rows: Sequence[dict[str, Any]]) -> None:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    place = HERE / "noise.json"
-    runs = json.loads(place.read_text())["runs"] if place.exists() else []
-    done = {(run["rule"], run["level"], run["seed"]) for run in runs}
+    path = HERE / "noise.json"
+    runs = json.loads(path.read_text())["runs"] if path.exists() else []
+    finished = {(run["rule"], run["level"], run["seed"]) for run in runs}
     for seed in SEEDS:
         for level in LEVELS:
             for rule in RULES:
-                if (rule, level, seed) in done:
+                if (rule, level, seed) in finished:
                     continue
-                runs.append(one(rule, level, seed))
-                write_text(place, json.dumps({"runs": runs}, indent=1) + "\n")
+                runs.append(run_once(rule, level, seed))
+                write_text(path, json.dumps({"runs": runs}, indent=1) + "\n")
                 print(
                     json.dumps(
                         {key: runs[-1].get(key) for key in ("rule", "level", "seed", "accuracy", "absent")}
@@ -182,5 +196,5 @@ if __name__ == "__main__":
                     flush=True,
                 )
     rows = table(runs)
-    write_text(place, json.dumps({"rows": rows, "runs": runs}, indent=1) + "\n")
-    draw(rows)
+    write_text(path, json.dumps({"rows": rows, "runs": runs}, indent=1) + "\n")
+    draw_figure(rows)

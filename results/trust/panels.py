@@ -1,4 +1,4 @@
-"""Tables of signed figures as one picture: a panel for each, red to blue around zero, with the figures in the cells."""
+"""Tables of signed numbers as one figure: a panel for each, red to blue around zero, with the numbers in the cells."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ import numpy as np
 from matplotlib.figure import Figure
 
 Table = Mapping[str, Mapping[str, float]]
-"""Row to column to value; what is not known is missing."""
+"""Row to column to value; unknown values are missing."""
 
 
-def panels(
+def draw_panels(
     tables: Mapping[str, Table],
     columns: Sequence[str],
     *,
     label: str,
     limit: float,
-    shown: Callable[[float], str],
+    format_value: Callable[[float], str],
     colours: str = "RdBu",
 ) -> Figure:
-    """Colours from -`limit` to `limit`; what lies beyond has the last colour and its own figure."""
+    """Draw a panel for each table. Colours range from -`limit` to `limit`; values beyond have the last colour."""
     heights = [len(table) for table in tables.values()]
     figure = Figure(figsize=(2.8 + 0.75 * len(columns), 1.5 + 0.32 * sum(heights)), layout="constrained")
     rows = figure.subplots(len(tables), 1, squeeze=False, height_ratios=heights)[:, 0]
@@ -35,12 +35,12 @@ def panels(
         for (y, x), value in np.ndenumerate(values):
             if np.isfinite(value):
                 ink = "white" if abs(value) > 0.6 * limit else "black"
-                axes.text(x, y, shown(value), ha="center", va="center", fontsize=8, color=ink)
+                axes.text(x, y, format_value(value), ha="center", va="center", fontsize=8, color=ink)
     figure.colorbar(image, ax=list(rows), label=label, shrink=0.6)
     return figure
 
 
-def save(figure: Figure, path: Path) -> None:
-    """The same bytes for the same picture."""
+def save_figure(figure: Figure, path: Path) -> None:
+    """Write the figure. The same figure gives the same bytes."""
     matplotlib.rcParams["svg.hashsalt"] = "celm"
     figure.savefig(path, metadata={"Date": None})

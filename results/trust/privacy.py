@@ -1,30 +1,30 @@
-"""What probe images give away: CELM_DATA=... python results/trust/privacy.py
+"""Measure how much probe images reveal of training images: CELM_DATA=... python results/trust/privacy.py
 
 Protocol, fixed before the first measurement:
 
 - Two federations: FashionMNIST with the MLP, 10 rounds; CIFAR-10 with the CNN, 5 rounds. PLS split, 5 clients, seed
-  42, rule celm with as many warm-up rounds as rounds, so that clients keep their own heads and every round is probed:
-  the models are then as much their holder's own as they get, and probes go on from where they ended. All else is the
-  default.
-- Looked at are the inputs at which the last round's probes ended, of every client and every class of which it holds at
-  least n = 100 samples. Members are n training images of that class and client, non-members n test images of that
-  class, both drawn once at random; equal numbers, as the nearest of more is nearer. Noise is where the probes began.
-- Measures of `celm.metrics.privacy`: nearest distance and highest structural similarity of the probe image to members
-  and to non-members; of noise to members; of non-members to members (natural likeness within a class). If probes
+  42, rule celm. All rounds are warm-up rounds, so clients keep their own heads and every round is probed. This makes
+  client models as individual as possible, and each probe starts where the last one ended. All else is the default.
+- Probe images are the final inputs of the last round's probes, for every client and class with at least n = 100
+  samples. Members are n training images of that class and client; non-members are n test images of that class. Both
+  are drawn once at random. The numbers are equal, because the nearest of more images is nearer. Noise is the initial
+  input of the probe.
+- Measures of image_metrics.py: nearest distance and highest structural similarity of the probe image to members
+  and to non-members; of noise to members; of non-members to members (natural similarity within a class). If probes
   showed training images, the first would be nearer than the second.
-- Membership tests, AUROC of n members against n non-members: by nearness to the probe image of their class and client
-  (distance, and similarity), by nearness to noise, and for comparison by the loss of the client's own model, which is
-  sent to the server anyway.
-- Reported is the mean over all pairs of client and class with its standard error (pairs of one client are not
-  independent of one another, so this understates the uncertainty). No claim is made from a difference below two
-  standard errors.
-- Added after the first two were measured, as their models turned out to remember nothing (AUROC by loss 0.5), so that
-  there was nothing to give away: a third federation that overfits by design, FashionMNIST with 250 training images
-  of each class dealt evenly (iid), 30 local epochs, 10 rounds, n = 40, and all else as above. A first try at it, PLS
-  with 400 images of each class, left only 6 pairs and an AUROC by loss of 0.53 +- 0.03, too weak a test to keep.
-- Images are compared as they are, also where training crops and flips them at random.
+- Membership tests, AUROC of n members against n non-members, use three kinds of scores: nearness to the probe image of
+  the class and client (distance, and similarity), nearness to noise, and the loss of the client's own model. The loss
+  is a comparison: that model is sent to the server anyway.
+- Reported is the mean over all pairs of client and class, with its standard error. Pairs of one client are not
+  independent, so this understates the uncertainty. No claim is made from a difference below two standard errors.
+- Added after the first two were measured: a third federation that overfits by design. The models of the first two did
+  not remember training images (AUROC by loss 0.5), so they had nothing to reveal. The third has FashionMNIST with 250
+  training images of each class on the iid split, 30 local epochs, 10 rounds and n = 40. All else is as above. A first
+  version, PLS with 400 images of each class, left only 6 pairs and an AUROC by loss of 0.53 +- 0.03. That test was too
+  weak.
+- Images are compared without augmentation, also if training crops and flips them at random.
 
-Writes privacy.json beside this file; what is there already is not measured again.
+The script writes privacy.json beside this file. Federations that the file contains are not measured again.
 """
 
 from __future__ import annotations
@@ -35,20 +35,20 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from image_metrics import image_distances, image_similarities, membership_auroc
 from torch import Tensor
 from torch.nn import functional as F
 
 from celm.base.files import write_text
-from celm.base.randomness import generator
-from celm.engines.in_process import InProcess
-from celm.federation.assembly import Federation, assemble, resolve
-from celm.federation.experiment import Experiment
-from celm.federation.jobs import Outcome
-from celm.federation.rounds import begin, play
-from celm.method.probe import model_noise
-from celm.method.stacking import logits_of
-from celm.metrics.privacy import auroc, distances, similarities
-from celm.models.state import StateDict, load_state
+from celm.base.randomness import make_generator
+from celm.core.model_stack import extract_logits
+from celm.core.probe import model_noise
+from celm.engines.in_process import InProcessEngine
+from celm.experiment.config import Experiment
+from celm.federation.build import Federation, build_federation, resolve_defaults
+from celm.federation.client_trainer import ClientResult
+from celm.federation.round import initial_state, run_round
+from celm.models.state_dict import StateDict, load_state
 
 HERE = Path(__file__).parent
 SEED = 42
@@ -63,18 +63,18 @@ FEDERATIONS: dict[str, dict[str, Any]] = {
     },
 }
 SAMPLES = dict(zip(FEDERATIONS, (100, 100, 40), strict=True))
-"""n."""
+"""Federation to n."""
 
 
-class Recording(InProcess):
-    """Keeps the model that each client sent last."""
+class ModelRecorder(InProcessEngine):
+    """In-process engine that records the last model of each client."""
 
     sent: dict[str, StateDict]
 
-    def work(self, jobs: Any) -> list[Outcome]:
-        done = super().work(jobs)
-        self.sent = {job.client: outcome.update.model for job, outcome in zip(jobs, done, strict=True)}
-        return done
+    def train(self, tasks: Any) -> list[ClientResult]:
+        results = super().train(tasks)
+        self.sent = {task.client: result.update.model for task, result in zip(tasks, results, strict=True)}
+        return results
 
 
 def measure(tables: dict[str, Any], samples: int) -> dict[str, Any]:
@@ -85,76 +85,80 @@ def measure(tables: dict[str, Any], samples: int) -> dict[str, Any]:
         "rule": {"name": "celm", "warmup": rounds},
         "run": {"rounds": rounds, "seed": SEED, "workers": 0, "evaluate_every": rounds},
     }
-    federation = assemble(resolve(Experiment.parse(tables)))
-    engine, state = Recording(federation.workbench), begin(federation)
-    while state.number < rounds:
-        played = play(federation, state, engine)
-        state = played.state
-    assert played.inputs is not None
+    federation = build_federation(resolve_defaults(Experiment.parse(tables)))
+    engine, state = ModelRecorder(federation.trainer), initial_state(federation)
+    while state.round_number < rounds:
+        round_result = run_round(federation, state, engine)
+        state = round_result.state
+    assert round_result.probe_inputs is not None
     pairs = [
-        pair(federation, client, k, images[k], engine.sent[client], samples)
-        for client, images in played.inputs.items()
+        measure_pair(federation, client, k, images[k], engine.sent[client], samples)
+        for client, images in round_result.probe_inputs.items()
         for k, count in enumerate(federation.counts[client])
         if count >= samples
     ]
-    accuracy = played.record["accuracy"]
+    accuracy = round_result.record["accuracy"]
     return {
         "pairs": len(pairs),
         "accuracy": accuracy,
-        **{name: mean([p[name] for p in pairs]) for name in pairs[0]},
+        **{name: mean_and_error([p[name] for p in pairs]) for name in pairs[0]},
     }
 
 
-def pair(
+def measure_pair(
     federation: Federation, client: str, k: int, image: Tensor, model: StateDict, samples: int
 ) -> dict[str, float]:
-    """Every measure for the probe image of one client and class."""
-    bench = federation.workbench
-    holding = bench.holdings[client]
-    members = bench.inputs[some(holding.rows[holding.labels == k], samples, f"members {client} {k}")]
-    strangers = bench.test_inputs[
-        some((bench.test_labels == k).nonzero().view(-1), samples, f"others {client} {k}")
+    """Return all measures for the probe image of one client and class."""
+    trainer = federation.trainer
+    client_data = trainer.client_data[client]
+    members = trainer.inputs[
+        sample_rows(client_data.rows[client_data.labels == k], samples, f"members {client} {k}")
     ]
-    noise = model_noise(SEED, client, bench.classes, federation.facts.input_shape)[k]
+    non_members = trainer.test_inputs[
+        sample_rows((trainer.test_labels == k).nonzero().view(-1), samples, f"others {client} {k}")
+    ]
+    noise = model_noise(SEED, client, trainer.classes, federation.context.input_shape)[k]
     probe, start = image[None], noise[None]
-    found: dict[str, float] = {}
-    near = {
+    measures: dict[str, float] = {}
+    comparisons = {
         "probe to members": (probe, members),
-        "probe to non-members": (probe, strangers),
+        "probe to non-members": (probe, non_members),
         "noise to members": (start, members),
-        "non-members to members": (strangers, members),
+        "non-members to members": (non_members, members),
     }
-    for name, (one, other) in near.items():
-        found[f"nearest distance, {name}"] = float(distances(one, other).amin(1).mean())
-        found[f"highest similarity, {name}"] = float(similarities(one, other).amax(1).mean())
-    found["AUROC, distance to the probe image"] = auroc(
-        -distances(probe, members)[0], -distances(probe, strangers)[0]
+    for name, (first, second) in comparisons.items():
+        measures[f"nearest distance, {name}"] = float(image_distances(first, second).amin(1).mean())
+        measures[f"highest similarity, {name}"] = float(image_similarities(first, second).amax(1).mean())
+    measures["AUROC, distance to the probe image"] = membership_auroc(
+        -image_distances(probe, members)[0], -image_distances(probe, non_members)[0]
     )
-    found["AUROC, similarity to the probe image"] = auroc(
-        similarities(probe, members)[0], similarities(probe, strangers)[0]
+    measures["AUROC, similarity to the probe image"] = membership_auroc(
+        image_similarities(probe, members)[0], image_similarities(probe, non_members)[0]
     )
-    found["AUROC, distance to noise"] = auroc(-distances(start, members)[0], -distances(start, strangers)[0])
-    found["AUROC, loss of the client's model"] = auroc(
-        -losses(federation, model, members, k), -losses(federation, model, strangers, k)
+    measures["AUROC, distance to noise"] = membership_auroc(
+        -image_distances(start, members)[0], -image_distances(start, non_members)[0]
     )
-    return found
+    measures["AUROC, loss of the client's model"] = membership_auroc(
+        -losses(federation, model, members, k), -losses(federation, model, non_members, k)
+    )
+    return measures
 
 
-def some(rows: Tensor, count: int, purpose: str) -> Tensor:
-    return rows[torch.randperm(len(rows), generator=generator(SEED, purpose))[:count]]
+def sample_rows(rows: Tensor, count: int, purpose: str) -> Tensor:
+    return rows[torch.randperm(len(rows), generator=make_generator(SEED, purpose))[:count]]
 
 
 @torch.no_grad()
 def losses(federation: Federation, model: StateDict, inputs: Tensor, k: int) -> Tensor:
-    module = federation.workbench.module
+    module = federation.trainer.module
     load_state(module, model)
-    logits = logits_of(module.eval()(inputs))
+    logits = extract_logits(module.eval()(inputs))
     return F.cross_entropy(logits, torch.full((len(inputs),), k), reduction="none")
 
 
-def mean(values: list[float]) -> dict[str, float]:
-    found = torch.tensor(values, dtype=torch.float64)
-    return {"mean": float(found.mean()), "standard_error": float(found.std() / len(values) ** 0.5)}
+def mean_and_error(values: list[float]) -> dict[str, float]:
+    tensor = torch.tensor(values, dtype=torch.float64)
+    return {"mean": float(tensor.mean()), "standard_error": float(tensor.std() / len(values) ** 0.5)}
 
 
 if __name__ == "__main__":

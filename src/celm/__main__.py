@@ -1,4 +1,4 @@
-"""`python -m celm` is `celm`."""
+"""`python -m celm` runs the `celm` command."""
 
 from celm.cli import main
 

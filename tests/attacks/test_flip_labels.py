@@ -1,4 +1,4 @@
-"""A client that trains on wrong labels: how many, which, and the same ones every time."""
+"""A client that trains on wrong labels: their number, their distribution, and their repeatability."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_strength_zero_changes_nothing() -> None:
     assert torch.equal(FlipLabels(strength=0.0).relabel(LABELS, CLASSES, noise()), LABELS)
 
 
-def test_full_strength_says_nothing_of_the_true_label() -> None:
+def test_at_full_strength_labels_are_independent_of_the_true_ones() -> None:
     flipped = FlipLabels().relabel(LABELS, CLASSES, noise())
     for label in range(CLASSES):
         counts = torch.bincount(flipped[label == LABELS], minlength=CLASSES) / 4000
@@ -53,11 +53,11 @@ def test_a_stronger_attack_flips_what_a_weaker_one_does_and_more() -> None:
     assert torch.equal(strong[moved], weak[moved])
 
 
-def test_labels_given_are_not_written_over_and_the_client_trains() -> None:
+def test_given_labels_are_not_overwritten_and_the_client_trains() -> None:
     kept = LABELS.clone()
     FlipLabels().relabel(LABELS, CLASSES, noise())
     assert torch.equal(LABELS, kept)
-    assert FlipLabels().trains(1, 10)
+    assert FlipLabels().trains_in(1, 10)
 
 
 @given(st.lists(st.integers(0, 4), max_size=20), st.floats(0, 1), st.integers(0, 100))

@@ -1,4 +1,4 @@
-"""Attacks in whole federations: what the attacker goes on from, who takes part, how it trains, the same everywhere."""
+"""Attacks in complete federations: the attacker's start models, clients, training, and repeatability."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ import celm
 from celm.attacks import attacks
 from celm.attacks.copy_global import CopyGlobal
 from celm.base.errors import CelmError
-from celm.engines.in_process import InProcess
-from celm.federation.assembly import Federation, assemble, resolve
-from celm.federation.experiment import Experiment
-from celm.federation.jobs import Job, Outcome
-from celm.federation.rounds import State, begin, play
-from celm.models.deltas import length
-from celm.models.state import StateDict
+from celm.engines.in_process import InProcessEngine
+from celm.experiment.config import Experiment
+from celm.federation.build import Federation, build_federation, resolve_defaults
+from celm.federation.client_trainer import ClientResult, ClientTask
+from celm.federation.round import FederationState, initial_state, run_round
+from celm.models.state_dict import StateDict
+from celm.models.state_ops import difference, l2_norm
 from celm.objectives import objectives
-from celm.objectives.habits import Habits
-from celm.objectives.objective import Task
-from celm.objectives.smoothed import Smoothed
+from celm.objectives.label_smoothing import LabelSmoothing
+from celm.objectives.local_sgd import TrainingOverrides
+from celm.objectives.objective import LocalTask
 from celm.rules import rules
 
 KEEPERS = {
@@ -36,26 +36,26 @@ KEEPERS = {
     "cffl paper all": {"name": "cffl", "mode": "paper", "theta": 1.0},
     "rffl unbounded": {"name": "rffl", "gamma": 0.0},
 }
-"""Rules in the modes in which clients hold models of their own."""
+"""Rules in modes with personal models."""
 RULES: dict[str, dict[str, Any]] = {**{name: {"name": name} for name in rules.names()}, **KEEPERS}
 
 
-class Recording(InProcess):
-    """Keeps the global model, what each client started from and what it trained, round by round."""
+class Recording(InProcessEngine):
+    """Records the global model, and each client's start model and trained model, in every round."""
 
     def __init__(self, federation: Federation) -> None:
-        super().__init__(federation.workbench)
+        super().__init__(federation.trainer)
         self.starts: list[dict[str, StateDict]] = []
         self.trained: list[dict[str, StateDict]] = []
         self.models: list[StateDict] = []
-        self.habits: list[dict[str, Habits]] = []
-        self.states: list[State] = []
+        self.habits: list[dict[str, TrainingOverrides]] = []
+        self.states: list[FederationState] = []
 
-    def work(self, jobs: Any) -> list[Outcome]:
-        done = super().work(jobs)
-        self.habits.append({job.client: job.habits for job in jobs})
-        self.starts.append({job.client: job.delivery.model for job in jobs})
-        self.trained.append({job.client: out.update.model for job, out in zip(jobs, done, strict=True)})
+    def train(self, tasks: Any) -> list[ClientResult]:
+        done = super().train(tasks)
+        self.habits.append({job.client: job.overrides for job in tasks})
+        self.starts.append({job.client: job.message.model for job in tasks})
+        self.trained.append({job.client: out.update.model for job, out in zip(tasks, done, strict=True)})
         return done
 
 
@@ -73,34 +73,34 @@ def tables(**more: Any) -> dict[str, Any]:
 
 def played(**more: Any) -> tuple[Federation, Recording]:
     torch.set_num_threads(1)
-    federation = assemble(resolve(Experiment.parse(tables(**more))))
+    federation = build_federation(resolve_defaults(Experiment.parse(tables(**more))))
     engine = Recording(federation)
-    state = begin(federation)
-    while state.number < federation.rounds:
+    state = initial_state(federation)
+    while state.round_number < federation.rounds:
         engine.states.append(state)
         engine.models.append(state.model)
-        state = play(federation, state, engine).state
+        state = run_round(federation, state, engine).state
     return federation, engine
 
 
-# --- the upload alone is changed ----------------------------------------------------------------------------
+# --- only the upload is changed -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("label", RULES)
-def test_scaling_does_not_compound_in_what_the_attacker_keeps(label: str) -> None:
-    """What comes back through the global model comes back to all; the attacker starts from little more of it.
+def test_scaling_does_not_compound_in_the_attackers_start_model(label: str) -> None:
+    """All clients receive the poison that is in the global model; the attacker starts from little more of it.
 
-    Were its own upload to come back to it, its start would be 30 times as long after each of the five rounds.
+    If its own upload came back to it, its start would be 30 times as long after each of the five rounds.
     """
     attack = {"name": "scale_head", "client": "client-1", "strength": 30.0}
     _, engine = played(rule=RULES[label], attack=attack)
     for start in engine.starts:
-        assert length(start["client-1"]) < 10 * max(
-            length(start[other]) for other in ("client-0", "client-2")
+        assert l2_norm(start["client-1"]) < 10 * max(
+            l2_norm(start[other]) for other in ("client-0", "client-2")
         )
 
 
-def test_an_attacker_that_is_alone_with_its_model_trains_as_if_it_were_honest() -> None:
+def test_a_standalone_attacker_trains_as_if_it_were_honest() -> None:
     attack = {"name": "scale_head", "client": "client-1", "strength": 30.0}
     _, honest = played(rule={"name": "standalone"})
     _, attacked = played(rule={"name": "standalone"}, attack=attack)
@@ -110,8 +110,8 @@ def test_an_attacker_that_is_alone_with_its_model_trains_as_if_it_were_honest() 
 
 
 @pytest.mark.parametrize("label", ["cgsv keep", "rffl unbounded"])
-def test_what_the_attacker_goes_on_from_is_what_it_trained_and_a_part_of_the_common_step(label: str) -> None:
-    """Every value is the trained one, alone or moved as the global model was."""
+def test_the_attacker_continues_from_its_trained_model_and_a_part_of_the_common_step(label: str) -> None:
+    """Every value is the trained one, alone or plus the change of the global model."""
     attack = {"name": "scale_head", "client": "client-1", "strength": 30.0}
     _, engine = played(rule=RULES[label], attack=attack)
     for number in range(1, 5):
@@ -123,18 +123,18 @@ def test_what_the_attacker_goes_on_from_is_what_it_trained_and_a_part_of_the_com
             assert fits.all(), (number, name)
 
 
-def test_a_personal_model_lies_between_what_the_attacker_trained_and_the_global_one() -> None:
+def test_the_attacker_starts_closer_to_its_trained_model_than_the_message() -> None:
     attack = {"name": "scale_head", "client": "client-1", "strength": 30.0}
-    _, engine = played(rule=RULES["shapfed personal"], attack=attack)
+    federation, engine = played(rule=RULES["shapfed personal"], attack=attack)
     for number in range(1, 5):
-        for name, trained in engine.trained[number - 1]["client-1"].items():
-            start, common = engine.starts[number]["client-1"][name], engine.models[number][name]
-            slack = 1e-5 * (1 + common.abs())
-            assert (start >= torch.minimum(trained, common) - slack).all()
-            assert (start <= torch.maximum(trained, common) + slack).all()
+        trained = engine.trained[number - 1]["client-1"]
+        state = engine.states[number]
+        message = federation.rule.message_for(state.server.rule, state.model, "client-1").model
+        start = engine.starts[number]["client-1"]
+        assert l2_norm(difference(start, trained)) < l2_norm(difference(message, trained)) / 5
 
 
-def test_a_clipped_client_moves_by_no_more_than_everybodys_clips() -> None:
+def test_a_clipped_client_moves_at_most_by_the_clips_of_all_clients() -> None:
     attack = {"name": "scale_head", "client": "client-1", "strength": 30.0}
     _, engine = played(rule=RULES["cffl paper"], attack=attack)
     for before, after in pairwise(engine.starts):
@@ -143,19 +143,19 @@ def test_a_clipped_client_moves_by_no_more_than_everybodys_clips() -> None:
             assert float(moved) <= (2 + 3) * 0.01 + 1e-6
 
 
-# --- who takes part -----------------------------------------------------------------------------------------
+# --- clients that take part -----------------------------------------------------------------------------------------
 
 
 def test_a_sybil_takes_part_under_more_names_with_the_same_samples() -> None:
     attack = {"name": "sybil", "client": "client-1", "strength": 2}
     federation, engine = played(attack=attack, rule={"name": "fedavg"}, run={"rounds": 1, "workers": 0})
     clients = ("client-0", "client-1", "client-1-sybil-1", "client-1-sybil-2", "client-2")
-    assert federation.facts.clients == clients
+    assert federation.context.clients == clients
     honest, _ = played(rule={"name": "fedavg"}, run={"rounds": 1, "workers": 0})
-    held = federation.workbench.holdings
+    held = federation.trainer.client_data
     for name in clients:
         own = "client-1" if "sybil" in name else name
-        assert torch.equal(held[name].rows, honest.workbench.holdings[own].rows)
+        assert torch.equal(held[name].rows, honest.trainer.client_data[own].rows)
         assert federation.counts[name] == honest.counts[own]
     one, other = engine.trained[0]["client-1-sybil-1"], engine.trained[0]["client-1-sybil-2"]
     assert not torch.equal(one["head.weight"], other["head.weight"])
@@ -164,7 +164,7 @@ def test_a_sybil_takes_part_under_more_names_with_the_same_samples() -> None:
 def test_a_sybil_of_a_client_with_wrong_labels_has_the_same_wrong_labels() -> None:
     split = {"name": "free_rider", "kind": "random_labels", "clients": 3}
     federation, _ = played(split=split, attack={"name": "sybil"}, run={"rounds": 1, "workers": 0})
-    held = federation.workbench.holdings
+    held = federation.trainer.client_data
     assert torch.equal(held["client-0"].labels, held["client-0-sybil-1"].labels)
 
 
@@ -174,7 +174,7 @@ def test_a_sybil_of_a_free_rider_is_one_under_each_name(kind: str) -> None:
     run = {"rounds": 2, "workers": 0}
     federation, engine = played(split=split, attack={"name": "sybil"}, rule={"name": "fedavg"}, run=run)
     names = {"client-0", "client-0-sybil-1"}
-    assert set(federation.dealing.free_riders) == names
+    assert set(federation.partition.free_riders) == names
     works = kind not in ("copy_global", "noise")
     assert all(names.isdisjoint(trained) is not works for trained in engine.trained)
 
@@ -191,14 +191,12 @@ def test_names_of_a_free_rider_that_adds_noise_add_noise_of_their_own() -> None:
 
 @pytest.mark.parametrize("split", ["free_rider", "frm"])
 @pytest.mark.parametrize("name", ["scale_head", "copy_global", "flip_labels", "overconfident"])
-def test_a_client_that_its_split_has_misbehave_cannot_attack_too(name: str, split: str) -> None:
+def test_a_client_with_an_attack_from_its_split_cannot_have_another(name: str, split: str) -> None:
     dealt = {"name": split, "kind": "replay_delta", "clients": 3}
     with pytest.raises(CelmError) as refused:
-        assemble(resolve(Experiment.parse(tables(split=dealt, attack={"name": name}))))
-    assert str(refused.value) == (
-        f"attack '{name}' of client-0: by split '{split}' it does 'replay_delta' already"
-        " (choose another attack.client)"
-    )
+        build_federation(resolve_defaults(Experiment.parse(tables(split=dealt, attack={"name": name}))))
+    for word in (name, "client-0", split, "replay_delta", "attack.client"):
+        assert word in str(refused.value)
 
 
 def test_another_client_may_attack_beside_a_free_rider() -> None:
@@ -210,22 +208,22 @@ def test_another_client_may_attack_beside_a_free_rider() -> None:
 
 
 @pytest.mark.parametrize("chosen", [["client-2"], ["client-2", "client-0"]])
-def test_a_coalition_is_the_same_clients_with_the_same_samples_and_nobody_else(chosen: list[str]) -> None:
+def test_a_coalition_is_the_chosen_clients_with_the_same_samples(chosen: list[str]) -> None:
     run = {"rounds": 1, "workers": 0}
     everyone, whole = played(rule={"name": "fedavg"}, run=run)
     some, part = played(rule={"name": "fedavg"}, run={**run, "clients": chosen})
-    assert some.facts.clients == tuple(sorted(chosen))
+    assert some.context.clients == tuple(sorted(chosen))
     for name in chosen:
-        assert torch.equal(some.workbench.holdings[name].rows, everyone.workbench.holdings[name].rows)
+        assert torch.equal(some.trainer.client_data[name].rows, everyone.trainer.client_data[name].rows)
         for key, tensor in part.trained[0][name].items():
             assert torch.equal(tensor, whole.trained[0][name][key])
 
 
-def test_a_coalition_leaves_out_what_is_said_of_others() -> None:
+def test_a_coalition_has_no_free_riders_or_attacks_of_other_clients() -> None:
     split = {"name": "frm", "clients": 4, "kind": "copy_global"}
     federation, _ = played(split=split, run={"rounds": 1, "workers": 0, "clients": ["client-3", "client-1"]})
-    dealing = federation.dealing
-    assert (tuple(dealing.clients), dealing.free_riders, dict(dealing.behaviours)) == (
+    dealing = federation.partition
+    assert (tuple(dealing.clients), dealing.free_riders, dict(dealing.attacks)) == (
         ("client-1", "client-3"),
         (),
         {},
@@ -234,23 +232,23 @@ def test_a_coalition_leaves_out_what_is_said_of_others() -> None:
 
 
 def test_unknown_members_of_a_coalition_are_refused() -> None:
-    with pytest.raises(CelmError, match=r"run\.clients: no client 'client-7'"):
+    with pytest.raises(CelmError, match=r"run\.clients: unknown client 'client-7'"):
         played(run={"rounds": 1, "clients": ["client-7"]})
 
 
 # --- how the attacker trains --------------------------------------------------------------------------------
 
 
-def one_job(**more: Any) -> tuple[Federation, Job]:
-    federation = assemble(resolve(Experiment.parse(tables(**more))))
-    asked: list[Job] = []
+def one_job(**more: Any) -> tuple[Federation, ClientTask]:
+    federation = build_federation(resolve_defaults(Experiment.parse(tables(**more))))
+    asked: list[ClientTask] = []
 
-    class Asking(InProcess):
-        def work(self, jobs: Any) -> list[Outcome]:
-            asked.extend(jobs)
-            return super().work(jobs)
+    class Asking(InProcessEngine):
+        def train(self, tasks: Any) -> list[ClientResult]:
+            asked.extend(tasks)
+            return super().train(tasks)
 
-    play(federation, begin(federation), Asking(federation.workbench))
+    run_round(federation, initial_state(federation), Asking(federation.trainer))
     return federation, next(job for job in asked if job.client == "client-1")
 
 
@@ -258,8 +256,8 @@ def test_the_overconfident_client_trains_as_if_its_epochs_and_rate_were_agreed()
     attack = {"name": "overconfident", "client": "client-1", "strength": 3.0, "epochs": 4}
     one, job = one_job(attack=attack, train={"batch": 16, "lr": 0.05})
     other, agreed = one_job(train={"batch": 16, "lr": 0.05 * 3, "epochs": 4})
-    mine, honest = one.workbench.work(job).update, other.workbench.work(agreed).update
-    assert mine.steps == honest.steps
+    mine, honest = one.trainer.train(job).update, other.trainer.train(agreed).update
+    assert mine.num_steps == honest.num_steps
     for name, tensor in honest.model.items():
         torch.testing.assert_close(mine.model[name], tensor)
     assert one.experiment.train.epochs == 1
@@ -281,21 +279,21 @@ def test_only_the_attacker_trains_otherwise() -> None:
 def test_smooth_labels_are_those_of_torch() -> None:
     attack = {"name": "label_smoothed", "client": "client-1", "strength": 0.3}
     federation, job = one_job(attack=attack, train={"batch": 10_000, "lr": 0.1})
-    bench = federation.workbench
-    holding = bench.holdings["client-1"]
-    after = bench.work(job).update.model
+    bench = federation.trainer
+    holding = bench.client_data["client-1"]
+    after = bench.train(job).update.model
     module = nn.Sequential(nn.Flatten(), nn.Linear(64, 6), nn.ReLU(), nn.Linear(6, 10))
     with torch.no_grad():
-        for own, value in zip(module.parameters(), job.delivery.model.values(), strict=True):
+        for own, value in zip(module.parameters(), job.message.model.values(), strict=True):
             own.copy_(value)
     loss = F.cross_entropy(module(bench.inputs[holding.rows]), holding.labels, label_smoothing=0.3)
     gradients = torch.autograd.grad(loss, list(module.parameters()))
-    for own, gradient, found in zip(module.parameters(), gradients, after.values(), strict=True):
-        torch.testing.assert_close(found, own.detach() - 0.1 * gradient, atol=1e-6, rtol=1e-4)
+    for own, gradient, result in zip(module.parameters(), gradients, after.values(), strict=True):
+        torch.testing.assert_close(result, own.detach() - 0.1 * gradient, atol=1e-6, rtol=1e-4)
 
 
 @pytest.mark.parametrize("name", objectives.names())
-def test_smooth_labels_go_with_every_objective(name: str) -> None:
+def test_smooth_labels_work_with_every_objective(name: str) -> None:
     attack = {"name": "label_smoothed", "client": "client-1", "strength": 0.2}
     _, engine = played(objective={"name": name}, attack=attack, run={"rounds": 2, "workers": 0})
     assert all(tensor.isfinite().all() for tensor in engine.trained[1]["client-1"].values())
@@ -306,13 +304,13 @@ def test_smooth_labels_go_with_every_objective(name: str) -> None:
     )
 
 
-def test_the_loss_of_smooth_labels_has_the_gradients_that_are_descended() -> None:
+def test_the_gradients_of_smooth_labels_are_those_of_the_loss() -> None:
     federation, job = one_job(attack={"name": "label_smoothed", "client": "client-1"})
-    bench = federation.workbench
-    objective = Smoothed(bench.objective, 0.4)
-    holding = bench.holdings["client-1"]
-    task: Task[Any] = Task(
-        bench.module, bench.parameters, bench.head, job.delivery, holding.labels, bench.classes, 0.1, None
+    bench = federation.trainer
+    objective = LabelSmoothing(bench.objective, 0.4)
+    holding = bench.client_data["client-1"]
+    task: LocalTask[Any] = LocalTask(
+        bench.module, bench.parameters, bench.head, job.message, holding.labels, bench.classes, 0.1, None
     )
     inputs = bench.inputs[holding.rows]
     loss = objective.loss(task, None, inputs, holding.labels)
@@ -322,51 +320,56 @@ def test_the_loss_of_smooth_labels_has_the_gradients_that_are_descended() -> Non
 
 
 def attacked_until_two(name: str) -> Recording:
-    attack = {"name": name, "client": "client-1", "last": 2}
+    attack = {"name": name, "client": "client-1", "last_round": 2}
     run = {"rounds": 4, "workers": 0, "local_heads": 4}
     return played(attack=attack, rule={"name": "fedavg"}, run=run)[1]
 
 
-def test_after_its_last_round_an_attacker_trains_as_all_do() -> None:
+def test_after_its_last_round_an_attacker_trains_honestly() -> None:
     for name in ("copy_global", "invent_data"):
         engine = attacked_until_two(name)
         assert ["client-1" in trained for trained in engine.trained] == [False, False, True, True]
     for name in ("overconfident", "label_smoothed"):
         engine = attacked_until_two(name)
-        assert [habits["client-1"] == Habits() for habits in engine.habits] == [False, False, True, True]
+        assert [habits["client-1"] == TrainingOverrides() for habits in engine.habits] == [
+            False,
+            False,
+            True,
+            True,
+        ]
 
 
-def test_after_its_last_round_an_attacker_sends_what_it_trained() -> None:
-    """With local heads the state holds what was sent."""
+def test_after_its_last_round_an_attacker_uploads_its_trained_model() -> None:
+    """With local heads the state holds the uploaded heads."""
     engine = attacked_until_two("scale_head")
     for number, factor in ((1, 10), (2, 10), (3, 1)):
-        for name, sent in engine.states[number].heads["client-1"].items():
+        for name, sent in engine.states[number].server.local_heads["client-1"].items():
             assert torch.equal(sent, factor * engine.trained[number - 1]["client-1"][name])
 
 
-def test_before_its_first_round_an_attacker_works_as_all_do() -> None:
-    attack = {"name": "copy_global", "client": "client-1", "first": 2, "last": 3}
+def test_before_its_first_round_an_attacker_trains_honestly() -> None:
+    attack = {"name": "copy_global", "client": "client-1", "first_round": 2, "last_round": 3}
     engine = played(attack=attack, rule={"name": "fedavg"}, run={"rounds": 4, "workers": 0})[1]
     assert ["client-1" in trained for trained in engine.trained] == [True, False, False, True]
 
 
 def test_a_larger_head_of_a_copy_does_not_compound() -> None:
-    """It multiplies the head that it keeps, not the one that it sent."""
+    """It multiplies the head that it trained, not the one that it uploaded."""
     attack = {"name": "copy_global", "client": "client-1", "head": 10.0}
     run = {"rounds": 4, "workers": 0, "local_heads": 4}
     engine = played(attack=attack, rule={"name": "fedavg"}, run=run)[1]
     for number in (1, 2, 3):
-        for name, sent in engine.states[number].heads["client-1"].items():
+        for name, sent in engine.states[number].server.local_heads["client-1"].items():
             torch.testing.assert_close(sent, 10 * engine.states[0].model[name])
 
 
-def test_rows_of_the_global_model_are_known_also_while_the_attacker_keeps_its_own_head() -> None:
+def test_global_rows_are_available_also_while_heads_stay_local() -> None:
     attack = {"name": "fabricate_class", "client": "client-1", "rows": "global", "classes": [3, 8]}
     run = {"rounds": 4, "workers": 0, "local_heads": 4}
     engine = played(attack={**attack, "strength": 2.0}, rule={"name": "fedavg"}, run=run)[1]
     for number in (1, 2, 3):
         known = engine.models[number - 1]
-        for name, sent in engine.states[number].heads["client-1"].items():
+        for name, sent in engine.states[number].server.local_heads["client-1"].items():
             trained = engine.trained[number - 1]["client-1"][name].clone()
             trained[[3, 8]] = 2.0 * known[name][[3, 8]]
             assert torch.equal(sent, trained)
@@ -378,7 +381,7 @@ def test_rows_of_the_global_model_are_known_also_while_the_attacker_keeps_its_ow
 
 @pytest.mark.parametrize("split", ["pls", "frm"])
 @pytest.mark.parametrize("name", [name for name in attacks.names() if name != "scale_norm"])
-def test_every_attack_goes_with_every_split(name: str, split: str) -> None:
+def test_every_attack_works_with_every_split(name: str, split: str) -> None:
     more = {"classes": [3]} if name == "fabricate_class" else {}
     attack = {"name": name, "client": "client-1", **more}
     _, engine = played(
@@ -390,9 +393,11 @@ def test_every_attack_goes_with_every_split(name: str, split: str) -> None:
     assert len(engine.starts) == 2
 
 
-def test_what_does_not_fit_is_refused_before_anything_is_trained() -> None:
-    with pytest.raises(CelmError, match="no layer 'fc7'"):
-        assemble(resolve(Experiment.parse(tables(attack={"name": "scale_layer", "layer": "fc7"}))))
+def test_an_attack_that_does_not_fit_is_refused_before_training() -> None:
+    with pytest.raises(CelmError, match="'fc7'"):
+        build_federation(
+            resolve_defaults(Experiment.parse(tables(attack={"name": "scale_layer", "layer": "fc7"})))
+        )
 
 
 @pytest.mark.slow
@@ -400,18 +405,18 @@ def test_what_does_not_fit_is_refused_before_anything_is_trained() -> None:
     "name", ["random_weights", "idle_after_warmup", "sybil", "overconfident", "label_smoothed"]
 )
 def test_the_numbers_are_the_same_for_any_number_of_workers(name: str, tmp_path: Any, outcome: Any) -> None:
-    found = []
+    result = []
     for workers in (0, 2):
         experiment = celm.Experiment.parse(
             tables(attack={"name": name, "client": "client-1"}, run={"rounds": 3, "workers": workers})
         )
         celm.run(experiment, out=tmp_path / str(workers))
-        found.append(outcome(tmp_path / str(workers)))
-    assert found[0] == found[1]
+        result.append(outcome(tmp_path / str(workers)))
+    assert result[0] == result[1]
 
 
-def test_dealing_is_not_changed_by_attacks_on_uploads() -> None:
+def test_attacks_on_uploads_do_not_change_the_partition() -> None:
     honest, _ = played(run={"rounds": 1, "workers": 0})
     attacked, _ = played(attack={"name": "scale_head"}, run={"rounds": 1, "workers": 0})
-    for name, rows in honest.dealing.clients.items():
-        assert np.array_equal(rows, attacked.dealing.clients[name])
+    for name, rows in honest.partition.clients.items():
+        assert np.array_equal(rows, attacked.partition.clients[name])

@@ -1,4 +1,4 @@
-"""A small federation on disk: the model that clients started from, and what three of them sent."""
+"""A small federation on disk: the global model and the uploads of three clients."""
 
 from __future__ import annotations
 
@@ -16,42 +16,52 @@ from safetensors.torch import save_file
 from torch import Tensor
 from typer.testing import Result
 
+import celm
 from celm.models import build_model
-from celm.models.state import state_of
+from celm.models.state_dict import get_state
 
 SHAPE, CLASSES, WIDTHS = (1, 2, 3), 3, [4]
+SETTINGS: dict[str, Any] = {
+    "model": "mlp", "options": {"widths": WIDTHS}, "input_shape": SHAPE, "classes": CLASSES, "probe": {"steps": 4},
+}  # fmt: skip
 QUICK = ("--set", "probe.steps=4", "--set", f"options.widths={WIDTHS}")
 
 
 def random_state(seed: int) -> dict[str, Tensor]:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return state_of(build_model("mlp", {"widths": WIDTHS}, SHAPE, CLASSES))
+        return get_state(build_model("mlp", {"widths": WIDTHS}, SHAPE, CLASSES))
 
 
 def rewritten(content: bytes, entries: dict[str, bytes]) -> bytes:
-    """An archive with other entries in the place of its own."""
-    made = io.BytesIO()
-    with zipfile.ZipFile(io.BytesIO(content)) as old, zipfile.ZipFile(made, "w") as new:
+    """Return an archive with some entries replaced."""
+    rewritten_archive = io.BytesIO()
+    with zipfile.ZipFile(io.BytesIO(content)) as old, zipfile.ZipFile(rewritten_archive, "w") as new:
         for name in old.namelist():
             new.writestr(name, entries.get(name, old.read(name)))
-    return made.getvalue()
+    return rewritten_archive.getvalue()
+
+
+def audit_in_memory(**more: Any) -> celm.Audit:
+    return celm.audit(
+        random_state(0), {name: random_state(i) for i, name in enumerate("abc", start=1)}, **SETTINGS | more
+    )
 
 
 @dataclass(frozen=True)
 class Uploads:
-    """`global.safetensors` and the folder `clients` with a, b and c."""
+    """`global.safetensors` and the folder `clients` with the uploads of a, b and c."""
 
-    place: Path
+    folder: Path
     invoke: Callable[..., Result]
 
     @property
-    def start(self) -> Path:
-        return self.place / "global.safetensors"
+    def global_file(self) -> Path:
+        return self.folder / "global.safetensors"
 
     @property
     def clients(self) -> Path:
-        return self.place / "clients"
+        return self.folder / "clients"
 
     def save(self, name: str, state: dict[str, Tensor]) -> Path:
         path = self.clients / f"{name}.safetensors"
@@ -60,26 +70,46 @@ class Uploads:
 
     def arguments(self, *more: object) -> tuple[object, ...]:
         shape = ",".join(map(str, SHAPE))
-        named = ("--global", self.start, "--clients", self.clients, "--model", "mlp", "--input-shape", shape)
-        return ("audit", *named, "--classes", CLASSES, *QUICK, *more)
+        options = (
+            "--global",
+            self.global_file,
+            "--clients",
+            self.clients,
+            "--model",
+            "mlp",
+            "--input-shape",
+            shape,
+        )
+        return ("audit", *options, "--classes", CLASSES, *QUICK, *more)
 
     def audit(self, *more: object) -> Result:
         return self.invoke(*self.arguments(*more))
 
-    def found(self, *more: object, code: int = 0) -> dict[str, Any]:
-        """The JSON that an audit prints."""
+    def audit_json(self, *more: object, code: int = 0) -> dict[str, Any]:
+        """Return the JSON that an audit prints."""
         result = self.audit("--format", "json", *more)
         assert result.exit_code == code, (result.output, result.stderr, result.exception)
         assert "Traceback" not in result.output + result.stderr
-        told: dict[str, Any] = json.loads(result.stdout)
-        return told
+        document: dict[str, Any] = json.loads(result.stdout)
+        return document
+
+
+def save_rounds(uploads: Uploads, count: int = 3) -> Path:
+    rounds_folder = uploads.folder / "rounds"
+    for number in range(1, count + 1):
+        folder = rounds_folder / f"round-{number:03d}"
+        folder.mkdir(parents=True)
+        save_file(random_state(100 * number), folder / "global.safetensors")
+        for seed, name in enumerate("abc", start=1):
+            save_file(random_state(100 * number + seed), folder / f"{name}.safetensors")
+    return rounds_folder
 
 
 @pytest.fixture
 def uploads(tmp_path: Path, invoke: Callable[..., Result]) -> Uploads:
-    made = Uploads(tmp_path, invoke)
-    made.clients.mkdir()
-    save_file(random_state(0), made.start)
+    uploads = Uploads(tmp_path, invoke)
+    uploads.clients.mkdir()
+    save_file(random_state(0), uploads.global_file)
     for seed, name in enumerate("abc", start=1):
-        made.save(name, random_state(seed))
-    return made
+        uploads.save(name, random_state(seed))
+    return uploads

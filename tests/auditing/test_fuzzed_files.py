@@ -1,12 +1,13 @@
-"""Files with random damage: a file is read as tensors or refused in one line; nothing else ever happens.
+"""Files with random damage: each is read as tensors or refused in one line.
 
-300 cases of each kind here; CELM_FUZZ=100000 makes it so many.
+300 cases of each kind; the environment variable CELM_FUZZ sets another number.
 """
 
 from __future__ import annotations
 
 import io
 import os
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,9 +18,9 @@ from safetensors.torch import save
 from torch import Tensor
 
 from auditing.conftest import random_state, rewritten
-from celm.auditing.fitting import fitted
-from celm.auditing.reading import parse
+from celm.auditing.checkpoint_reader import parse_checkpoint
 from celm.base.errors import CelmError
+from celm.models.state_matching import match_state
 
 CASES = int(os.environ.get("CELM_FUZZ", "300"))
 LARGEST = 1 << 20
@@ -64,7 +65,7 @@ def damaged(content: bytes, acts: list[tuple[str, float, int | bytes]]) -> bytes
 
 def read(content: bytes, suffix: str) -> dict[str, Tensor] | None:
     try:
-        return fitted(parse(content, suffix, LARGEST), REFERENCE, {}, {}).state
+        return match_state(parse_checkpoint(content, suffix, LARGEST), REFERENCE, {}, {}).state
     except CelmError as error:
         reason = str(error)
     assert len(reason) < 600
@@ -73,22 +74,22 @@ def read(content: bytes, suffix: str) -> dict[str, Tensor] | None:
 
 
 @pytest.mark.parametrize("suffix", VALID)
-def test_whole_files_are_read(suffix: str) -> None:
-    found = read(VALID[suffix], suffix)
-    assert found is not None
-    assert all(torch.equal(found[name], tensor) for name, tensor in random_state(1).items())
+def test_undamaged_files_are_read(suffix: str) -> None:
+    state = read(VALID[suffix], suffix)
+    assert state is not None
+    assert all(torch.equal(state[name], tensor) for name, tensor in random_state(1).items())
 
 
 @pytest.mark.parametrize("suffix", VALID)
 @given(acts=st.lists(damage, min_size=1, max_size=4))
 @settings(max_examples=CASES, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True)
 def test_damaged_files_are_read_or_refused(suffix: str, acts: list[tuple[str, float, int | bytes]]) -> None:
-    found = read(damaged(VALID[suffix], acts), suffix)
-    if found is not None:
-        assert {name: tensor.shape for name, tensor in found.items()} == {
+    state = read(damaged(VALID[suffix], acts), suffix)
+    if state is not None:
+        assert {name: tensor.shape for name, tensor in state.items()} == {
             name: tensor.shape for name, tensor in REFERENCE.items()
         }
-        assert all(bool(tensor.isfinite().all()) for tensor in found.values())
+        assert all(bool(tensor.isfinite().all()) for tensor in state.values())
 
 
 @pytest.mark.parametrize("suffix", VALID)
@@ -99,14 +100,23 @@ def test_random_bytes_are_refused(suffix: str, content: bytes) -> None:
 
 
 def test_an_archive_that_claims_to_span_disks_is_refused() -> None:
-    """Found by 15,000 cases: the locator at the end of a large archive names the number of its disk."""
+    """Found by 15,000 cases: the locator at the end of a large archive has the number of a disk."""
     content = VALID[".pt"]
     where = content.index(b"PK\x06\x07") + 4
     with pytest.raises(CelmError, match="span multiple disks"):
-        parse(content[:where] + b"\x01" + content[where + 1 :], ".pt", LARGEST)
+        parse_checkpoint(content[:where] + b"\x01" + content[where + 1 :], ".pt", LARGEST)
 
 
-def test_what_a_file_says_of_itself_is_made_visible() -> None:
-    """Found by 20,000 cases: the byte order that an archive claims may be anything."""
-    with pytest.raises(CelmError, match=r"has the byte order 'l\\x00ttle', not 'little'"):
-        parse(rewritten(VALID[".pt"], {"archive/byteorder": b"l\x00ttle"}), ".pt", LARGEST)
+def test_unprintable_bytes_of_a_file_are_escaped() -> None:
+    """Found by 20,000 cases: the byte order that an archive claims may be any bytes."""
+    with pytest.raises(CelmError, match=r"byte order: 'l\\x00ttle'"):
+        parse_checkpoint(rewritten(VALID[".pt"], {"archive/byteorder": b"l\x00ttle"}), ".pt", LARGEST)
+
+
+CORPUS = sorted(path for path in (Path(__file__).parent / "corpus").glob("*/*") if path.is_file())
+
+
+@pytest.mark.parametrize("path", CORPUS, ids=lambda path: f"{path.parent.name}-{path.name}")
+def test_inputs_that_a_fuzzer_found_are_read_or_refused(path: Path) -> None:
+    """A part of the corpus of benchmarks/fuzz_loaders.py: inputs that reached new code."""
+    read(path.read_bytes(), f".{path.parent.name}")

@@ -1,18 +1,22 @@
-"""The ledger: what is in it, and that a change to any file is found and named."""
+"""The ledger: its content, and that a change of any file is detected."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from safetensors.torch import save_file
+from typer.testing import Result
 
-from auditing.conftest import Uploads
-from celm.auditing.ledger import differences
-from celm.auditing.verifying import verify
+import celm
+from auditing.conftest import SETTINGS, Uploads, random_state
+from celm.auditing.verify import find_differences, verify_audit
 from celm.base.errors import CelmError
 
 
@@ -20,34 +24,46 @@ def sha256(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-def test_every_file_that_was_read_is_in_it(uploads: Uploads) -> None:
+def test_the_ledger_has_every_file_that_was_read(uploads: Uploads) -> None:
     (uploads.clients / "b.safetensors").write_bytes(b"nonsense")
-    uploads.found("--out", "audit", "--seed", "7", code=3)
-    folder = uploads.place / "audit"
-    told = json.loads((folder / "ledger.json").read_text())
-    files = {entry["client"]: entry for entry in told["files"]}
+    uploads.audit_json("--out", "audit", "--seed", "7", code=3)
+    folder = uploads.folder / "audit"
+    ledger = json.loads((folder / "ledger.json").read_text())
+    files = {entry["client"]: entry for entry in ledger["files"]}
     assert set(files) == {None, "a", "b", "c"}
-    assert files[None]["sha256"] == sha256(uploads.start)
+    assert files[None]["sha256"] == sha256(uploads.global_file)
     for name in "abc":
         path = uploads.clients / f"{name}.safetensors"
         assert files[name]["sha256"] == sha256(path)
         assert files[name]["size"] == path.stat().st_size
         assert (folder / files[name]["path"]).resolve() == path.resolve()
-    assert "not a whole safetensors" in files["b"]["excluded"]
-    assert told["seed"] == 7
-    assert told["settings"]["probe"]["steps"] == 4
-    assert {"python", "torch", "numpy", "celm"} <= set(told["versions"])
-    assert told["made"] == {name: sha256(folder / name) for name in ("audit.json", "report.html")}
+    assert "invalid safetensors" in files["b"]["excluded"]
+    assert ledger["seed"] == 7
+    assert ledger["settings"]["probe"]["steps"] == 4
+    assert {"python", "torch", "numpy", "celm"} <= set(ledger["versions"])
+    assert ledger["made"] == {name: sha256(folder / name) for name in ("audit.json", "report.html")}
 
 
-def test_an_untouched_audit_is_confirmed(uploads: Uploads) -> None:
+def test_the_ledger_has_the_digest_of_a_file_that_does_not_match(uploads: Uploads) -> None:
+    path = uploads.save("b", {"strange": torch.ones(3)})
+    uploads.audit_json("--out", "audit", code=3)
+    ledger = json.loads((uploads.folder / "audit" / "ledger.json").read_text())
+    (entry,) = [entry for entry in ledger["files"] if entry["client"] == "b"]
+    assert entry["sha256"] == sha256(path)
+    assert entry["size"] == path.stat().st_size
+    assert "missing" in entry["excluded"]
+    path.write_bytes(b"replaced")
+    assert "b.safetensors" in uploads.invoke("audit-verify", "audit").stderr
+
+
+def test_an_unchanged_audit_verifies(uploads: Uploads) -> None:
     result = uploads.audit("--out", "audit")
-    seal = sha256(uploads.place / "audit" / "ledger.json")
+    seal = sha256(uploads.folder / "audit" / "ledger.json")
     assert seal in result.stdout
     for more in ((), ("--full",)):
         done = uploads.invoke("audit-verify", "audit", *more)
         assert done.exit_code == 0, done.output
-        assert "the report belongs to its 4 files" in done.stdout
+        assert "the report belongs to its files: 4 files checked" in done.stdout
         assert seal in done.stdout
 
 
@@ -56,8 +72,8 @@ def test_an_untouched_audit_is_confirmed(uploads: Uploads) -> None:
 )
 @pytest.mark.parametrize("act", ["change", "remove"])
 def test_a_changed_or_missing_file_is_named(uploads: Uploads, name: str, act: str) -> None:
-    uploads.found("--out", "audit")
-    path = uploads.place / name
+    uploads.audit_json("--out", "audit")
+    path = uploads.folder / name
     if act == "remove":
         path.unlink()
     else:
@@ -72,10 +88,10 @@ def test_a_changed_or_missing_file_is_named(uploads: Uploads, name: str, act: st
     assert json.loads(as_json.stdout)["verified"] is False
 
 
-def test_numbers_that_do_not_follow_from_the_files_are_found_by_repeating(uploads: Uploads) -> None:
-    """Somebody who rewrites result and ledger alike is found out by the audit itself."""
-    uploads.found("--out", "audit")
-    folder = uploads.place / "audit"
+def test_a_full_check_detects_numbers_that_do_not_follow_from_the_files(uploads: Uploads) -> None:
+    """A repeated audit detects a result that was rewritten together with its ledger."""
+    uploads.audit_json("--out", "audit")
+    folder = uploads.folder / "audit"
     result = json.loads((folder / "audit.json").read_text())
     result["scores"]["a"] += 0.2
     (folder / "audit.json").write_text(json.dumps(result))
@@ -85,14 +101,165 @@ def test_numbers_that_do_not_follow_from_the_files_are_found_by_repeating(upload
     assert uploads.invoke("audit-verify", "audit").exit_code == 0
     done = uploads.invoke("audit-verify", "audit", "--full")
     assert done.exit_code == 2
-    assert "repeated, the audit differs: scores.a" in done.stderr
+    assert "differs: scores.a" in done.stderr
+
+
+def edit(path: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    document = json.loads(path.read_text())
+    change(document)
+    path.write_text(json.dumps(document, indent=2) + "\n")
+
+
+def edit_with_ledger(folder: Path, name: str, change: Callable[[dict[str, Any]], object]) -> None:
+    """Change a file of the audit and put its new digest into the ledger."""
+    edit(folder / "audit" / name, change)
+    digest = sha256(folder / "audit" / name)
+    edit(folder / "audit" / "ledger.json", lambda ledger: ledger["made"].update({name: digest}))
+
+
+def in_ledger(change: Callable[[dict[str, Any]], object]) -> Callable[[Path], None]:
+    return lambda folder: edit(folder / "audit" / "ledger.json", change)
+
+
+def replace_input(folder: Path) -> None:
+    """Replace a client's file together with its entry."""
+    path = folder / "clients" / "b.safetensors"
+    path.write_bytes((folder / "clients" / "a.safetensors").read_bytes())
+    edit(
+        folder / "audit" / "ledger.json",
+        lambda ledger: next(e for e in ledger["files"] if e["client"] == "b").update(sha256=sha256(path)),
+    )
+
+
+def drop_client(folder: Path) -> None:
+    """Remove a client from the result and from the ledger."""
+    edit_with_ledger(folder, "audit.json", lambda document: document["scores"].pop("b"))
+    edit(
+        folder / "audit" / "ledger.json",
+        lambda ledger: ledger.update(files=[e for e in ledger["files"] if e["client"] != "b"]),
+    )
+
+
+def append_to(name: str) -> Callable[[Path], object]:
+    return lambda folder: (folder / name).write_bytes((folder / name).read_bytes() + b" ")
+
+
+def drop_last_lines(name: str) -> Callable[[Path], object]:
+    def drop(folder: Path) -> None:
+        lines = (folder / name).read_text().splitlines(keepends=True)
+        (folder / name).write_text("".join(lines[:-3]))
+
+    return drop
+
+
+def write_new_ledger(folder: Path) -> None:
+    """Write a ledger of the report that names no files."""
+    made = {name: sha256(folder / "audit" / name) for name in ("audit.json", "report.html")}
+    ledger = {"files": [], "made": made, "settings": {}, "inputs": {}}
+    (folder / "audit" / "ledger.json").write_text(json.dumps(ledger))
+
+
+TAMPERINGS: dict[str, Callable[[Path], object]] = {
+    "changed client file": append_to("clients/b.safetensors"),
+    "changed global model": append_to("global.safetensors"),
+    "removed client file": lambda folder: (folder / "clients" / "b.safetensors").unlink(),
+    "replaced client file and entry": replace_input,
+    "changed report": append_to("audit/report.html"),
+    "dropped last lines of the report": drop_last_lines("audit/report.html"),
+    "dropped last lines of the result": drop_last_lines("audit/audit.json"),
+    "changed score": lambda folder: edit(
+        folder / "audit" / "audit.json", lambda document: document["scores"].update(a=1.0)
+    ),
+    "changed score and ledger": lambda folder: edit_with_ledger(
+        folder, "audit.json", lambda document: document["scores"].update(a=1.0)
+    ),
+    "invented flag and ledger": lambda folder: edit_with_ledger(
+        folder, "audit.json", lambda document: document["flags"].update(b="did not train")
+    ),
+    "dropped client and entry": drop_client,
+    "dropped entry": in_ledger(
+        lambda ledger: ledger.update(files=[e for e in ledger["files"] if e["client"] != "b"])
+    ),
+    "dropped entry of the global model": in_ledger(
+        lambda ledger: ledger.update(files=[e for e in ledger["files"] if e["role"] != "global"])
+    ),
+    "dropped digest": in_ledger(lambda ledger: ledger["files"][1].update(sha256=None)),
+    "dropped all entries": in_ledger(lambda ledger: ledger.update(files=[])),
+    "changed setting": in_ledger(lambda ledger: ledger["settings"].update(confidence=0.6)),
+    "changed seed": in_ledger(lambda ledger: ledger.update(seed=1)),
+    "changed version": in_ledger(lambda ledger: ledger["versions"].update(celm="9")),
+    "changed inputs": in_ledger(lambda ledger: ledger["inputs"].update(clients=None)),
+    "renamed client": in_ledger(lambda ledger: ledger["files"][1].update(client="z")),
+    "entry marked as excluded": in_ledger(
+        lambda ledger: ledger["files"][1].update(excluded="unreadable", sha256=None)
+    ),
+    "new ledger": write_new_ledger,
+    "reformatted ledger": append_to("audit/ledger.json"),
+}
+
+
+@pytest.mark.parametrize("tamper", TAMPERINGS.values(), ids=TAMPERINGS)
+def test_every_tampering_is_found_with_the_kept_digest(
+    audited: Path, invoke: Callable[..., Result], tamper: Callable[[Path], object]
+) -> None:
+    kept = sha256(audited / "audit" / "ledger.json")
+    done = invoke("audit-verify", audited / "audit", "--last", kept)
+    assert done.exit_code == 0, done.output
+    assert "4 files checked" in done.stdout
+    tamper(audited)
+    done = invoke("audit-verify", audited / "audit", "--last", kept, "--format", "json")
+    assert done.exit_code == 2
+    assert "Traceback" not in done.output + done.stderr
+    assert json.loads(done.stdout)["verified"] is False
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "dropped entry",
+        "dropped entry of the global model",
+        "dropped digest",
+        "renamed client",
+        "entry marked as excluded",
+    ],
+)
+def test_a_model_without_a_digest_is_found_without_the_kept_digest(
+    audited: Path, invoke: Callable[..., Result], name: str
+) -> None:
+    TAMPERINGS[name](audited)
+    assert invoke("audit-verify", audited / "audit").exit_code == 2
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished audit with its files."""
+    folder = tmp_path_factory.mktemp("finished")
+    (folder / "clients").mkdir()
+    save_file(random_state(0), folder / "global.safetensors")
+    for seed, name in enumerate("abc", start=1):
+        save_file(random_state(seed), folder / "clients" / f"{name}.safetensors")
+    celm.audit(folder / "global.safetensors", folder / "clients", **SETTINGS, out=folder / "audit")
+    return folder
+
+
+@pytest.fixture
+def audited(finished: Path, tmp_path: Path) -> Path:
+    """A copy of the finished audit."""
+    return shutil.copytree(finished, tmp_path / "copy")
+
+
+def test_files_without_a_digest_are_counted(uploads: Uploads) -> None:
+    (uploads.clients / "b.safetensors").unlink()
+    (uploads.clients / "b.safetensors").symlink_to(uploads.global_file)
+    uploads.audit_json("--out", "audit", code=3)
+    assert "3 files checked, 1 without digest" in uploads.invoke("audit-verify", "audit").stdout
 
 
 @pytest.mark.parametrize(
     "content",
     [None, "", "[]", "{}", '{"files": 3}', '{"files": [1], "made": {}, "settings": {}, "inputs": {}}'],
 )
-def test_what_is_no_ledger_is_an_error_of_one_line(
+def test_an_invalid_ledger_is_an_error_of_one_line(
     tmp_path: Path, refused: Callable[..., str], content: str | None
 ) -> None:
     (tmp_path / "audit").mkdir()
@@ -101,37 +268,37 @@ def test_what_is_no_ledger_is_an_error_of_one_line(
     assert "audit" in refused("audit-verify", "audit")
 
 
-def test_differences_are_found_at_any_depth() -> None:
+def test_differences_are_reported_at_any_depth() -> None:
     one = {"scores": {"a": 0.5}, "evidence": {"a": [1.0, 2.0]}}
-    assert differences(one, {"scores": {"a": 0.5000001}, "evidence": {"a": [1.0, 2]}}) == []
-    assert differences(one, one | {"evidence": {"a": [1.0, 2.1]}}) == ["evidence.a[1]: 2.1, not 2.0"]
-    assert "names ['b']" in differences(one, one | {"scores": {"b": 0.5}})[0]
+    assert find_differences(one, {"scores": {"a": 0.5000001}, "evidence": {"a": [1.0, 2]}}) == []
+    assert find_differences(one, one | {"evidence": {"a": [1.0, 2.1]}}) == ["evidence.a[1]: 2.1, not 2.0"]
+    assert "['b']" in find_differences(one, one | {"scores": {"b": 0.5}})[0]
 
 
-def rewrite(place: Path, **settings: Any) -> None:
-    path = place / "audit" / "ledger.json"
+def rewrite(folder: Path, **settings: Any) -> None:
+    path = folder / "audit" / "ledger.json"
     ledger = json.loads(path.read_text())
     ledger["settings"] |= settings
     path.write_text(json.dumps(ledger))
 
 
-def test_a_ledger_has_no_code_run(uploads: Uploads, refused: Callable[..., str]) -> None:
-    uploads.found("--out", "audit")
-    rewrite(uploads.place, model="os:system", options={"command": "touch executed"})
+def test_a_ledger_cannot_run_code(uploads: Uploads, refused: Callable[..., str]) -> None:
+    uploads.audit_json("--out", "audit")
+    rewrite(uploads.folder, model="os:system", options={"command": "touch executed"})
     assert uploads.invoke("audit-verify", "audit").exit_code == 0
     assert "--model os:system" in refused("audit-verify", "audit", "--full")
     assert "is of model 'os:system', not of 'mlp'" in refused(
         "audit-verify", "audit", "--full", "--model=mlp"
     )
     assert "add --full" in refused("audit-verify", "audit", "--model=os:system")
-    assert not (uploads.place / "executed").exists()
+    assert not (uploads.folder / "executed").exists()
 
 
-def test_an_audit_of_ones_own_model_is_repeated_by_who_names_it(
+def test_an_audit_of_a_user_model_is_repeated_if_the_model_is_named(
     uploads: Uploads,
     refused: Callable[..., str],
 ) -> None:
-    (uploads.place / "own_audited.py").write_text(
+    (uploads.folder / "own_audited.py").write_text(
         "from celm.models import build_model\n\n"
         "def make(input_shape, classes):\n    return build_model('mlp', {'widths': [4]}, input_shape, classes)\n"
     )
@@ -146,9 +313,39 @@ def test_an_audit_of_ones_own_model_is_repeated_by_who_names_it(
 
 
 @pytest.mark.parametrize("more", [{"out": "elsewhere"}, {"watch": 1}, {"prober": "x"}, {"classes": 0}])
-def test_a_ledger_holds_settings_and_nothing_else(uploads: Uploads, more: dict[str, Any]) -> None:
-    uploads.found("--out", "audit")
-    rewrite(uploads.place, **more)
-    with pytest.raises(CelmError, match="is damaged"):
-        verify(uploads.place / "audit", full=True)
-    assert not (uploads.place / "elsewhere").exists()
+def test_a_ledger_may_contain_settings_only(uploads: Uploads, more: dict[str, Any]) -> None:
+    uploads.audit_json("--out", "audit")
+    rewrite(uploads.folder, **more)
+    with pytest.raises(CelmError, match="damaged ledger"):
+        verify_audit(uploads.folder / "audit", full=True)
+    assert not (uploads.folder / "elsewhere").exists()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "value"),
+    [("starts", "num_starts", 5), ("hold", "fixed_inputs", "x.safetensors"), ("returns", "output", "logits")],
+)
+def test_a_ledger_of_an_older_version_is_refused_with_the_new_name(
+    uploads: Uploads, refused: Callable[..., str], old: str, new: str, value: object
+) -> None:
+    uploads.audit_json("--out", "audit")
+    rewrite(uploads.folder, **{old: value})
+    assert uploads.invoke("audit-verify", "audit").exit_code == 0
+    error = refused("audit-verify", "audit", "--full")
+    assert f"'{old}'" in error
+    assert f"'{new}'" in error
+    assert "older" in error
+    assert "damaged" not in error
+
+
+@pytest.mark.parametrize(
+    "entry", [{"path": "x"}, {"path": "x", "sha256": 3, "role": 1, "round": 2, "client": []}]
+)
+def test_a_ledger_with_invalid_entries_is_an_error(uploads: Uploads, entry: dict[str, Any]) -> None:
+    uploads.audit_json("--out", "audit")
+    path = uploads.folder / "audit" / "ledger.json"
+    ledger = json.loads(path.read_text())
+    path.write_text(json.dumps(ledger | {"files": [entry], "inputs": {"global": "x", "clients": 3}}))
+    result = uploads.invoke("audit-verify", "audit", "--full")
+    assert result.exit_code == 2
+    assert "Traceback" not in result.output + result.stderr

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from celm.base.errors import CelmError, nearest
+from celm.base.errors import CelmError, suggest_name
 
 
 def test_a_hint_follows_the_message_on_the_same_line() -> None:
@@ -11,5 +11,5 @@ def test_a_hint_follows_the_message_on_the_same_line() -> None:
 
 
 def test_nearest_names_one_close_name_or_all() -> None:
-    assert nearest("fedagv", ["fedavg", "celm"]) == "did you mean 'fedavg'?"
-    assert nearest("zzz", ["fedavg", "celm"]) == "one of: celm, fedavg"
+    assert suggest_name("fedagv", ["fedavg", "celm"]) == "did you mean 'fedavg'?"
+    assert suggest_name("zzz", ["fedavg", "celm"]) == "one of: celm, fedavg"

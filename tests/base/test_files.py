@@ -1,4 +1,4 @@
-"""Files that are never half written, and damage that is always found."""
+"""Files that are never half written, and damage that is always detected."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from hypothesis import strategies as st
 
 from celm.base.errors import CelmError
 from celm.base.files import (
-    digest,
     dump_json,
     read_tensors,
     read_text,
+    tensor_digest,
     write_bytes,
     write_tensors,
     write_text,
@@ -195,12 +195,12 @@ def test_a_flipped_byte_is_found_wherever_it_is(tmp_path: Path, data: st.DataObj
     try:
         tensors, about = read_tensors(path)
     except CelmError as error:
-        said = str(error)
+        message = str(error)
     else:  # only where JSON reads the same either way, such as a tab for a blank at the end of the header
         assert same(tensors, TENSORS)
         assert about == ABOUT
         return
-    assert "damaged file" in said
+    assert "damaged file" in message
 
 
 def test_every_bit_of_the_data_and_of_the_note_is_covered(tmp_path: Path) -> None:
@@ -247,12 +247,32 @@ def test_digest_tells_names_kinds_shapes_and_values_apart() -> None:
         {"a": zero, "b": zero},
         {},
     ]
-    assert len({digest(tensors) for tensors in different}) == len(different)
-    assert digest({"a": torch.arange(4.0)[::2]}) == digest({"a": torch.tensor([0.0, 2.0])})
+    assert len({tensor_digest(tensors) for tensors in different}) == len(different)
+    assert tensor_digest({"a": torch.arange(4.0)[::2]}) == tensor_digest({"a": torch.tensor([0.0, 2.0])})
 
 
 def test_digest_cannot_be_imitated_by_a_name() -> None:
     value = torch.frombuffer(bytearray(b"abcd"), dtype=torch.uint8)
     two = {"x": value, "y": value}
     one = {"x|torch.uint8|(4,)|abcdy": value}
-    assert digest(two) != digest(one)
+    assert tensor_digest(two) != tensor_digest(one)
+
+
+@pytest.mark.parametrize(("code", "is_error"), [(errno.EIO, True), (errno.EINVAL, False)])
+def test_a_failing_fsync_of_a_folder_is_reported_if_folders_have_one(
+    code: int, is_error: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fsync = os.fsync
+
+    def fail(handle: int) -> None:
+        if stat.S_ISDIR(os.fstat(handle).st_mode):
+            raise OSError(code, os.strerror(code))
+        fsync(handle)
+
+    monkeypatch.setattr(os, "fsync", fail)
+    if is_error:
+        with pytest.raises(CelmError, match=r"cannot write .*x\.txt: input/output error"):
+            write_bytes(tmp_path / "x.txt", b"x")
+    else:
+        write_bytes(tmp_path / "x.txt", b"x")
+    assert (tmp_path / "x.txt").read_bytes() == b"x"

@@ -1,4 +1,4 @@
-"""Names and their settings."""
+"""Components by name, and their settings."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_names_are_listed_without_importing_what_they_name() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "options", "said"),
+    ("name", "options", "message"),
     [
         ("sqare", {}, "unknown shape 'sqare' (did you mean 'square'?)"),
         ("zzz", {}, "unknown shape 'zzz' (one of: point, square)"),
@@ -109,12 +109,12 @@ def test_names_are_listed_without_importing_what_they_name() -> None:
         ("square", {"sides": "x" * 10_000}, "setting 'shape.sides'"),
     ],
 )
-def test_what_is_wrong_is_named(
-    shapes: Registry[Shape], name: str, options: dict[str, Any], said: str
+def test_errors_name_the_setting(
+    shapes: Registry[Shape], name: str, options: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(CelmError) as caught:
         shapes.build(name, options)
-    assert str(caught.value).startswith(said)
+    assert str(caught.value).startswith(message)
     assert len(str(caught.value)) < 300
 
 

@@ -47,9 +47,9 @@ def test_the_spread_holds_the_median_and_every_value(values: list[float]) -> Non
 def test_the_machine_has_a_name_and_at_least_one_core() -> None:
     import torch
 
-    from timing import machine
+    from timing import describe_machine
 
-    told = machine()
+    told = describe_machine()
     assert told["cpu"]
     assert 1 <= told["usable_cores"] <= told["cores"]
     assert told["torch"] == torch.__version__

@@ -16,37 +16,37 @@ def turns(*medians: float, **more: Any) -> list[dict[str, Any]]:
 
 
 def test_a_ratio_is_taken_within_a_turn() -> None:
-    from training import compare
+    from training import summarise_rival
 
-    told = compare(turns(8.0, 30.0, 40.0, version="1"), turns(2.0, 10.0, 20.0))
+    told = summarise_rival(turns(8.0, 30.0, 40.0, version="1"), turns(2.0, 10.0, 20.0))
     assert told["times"] == {"median": 3.0, "least": 2.0, "most": 4.0, "count": 3}
     assert told["seconds"]["count"] == 9
     assert told["version"] == "1"
 
 
 def test_a_rival_that_failed_once_has_no_ratio() -> None:
-    from training import compare
+    from training import summarise_rival
 
-    assert compare([*turns(8.0), {"failed": "E"}], turns(2.0, 2.0)) == {"failed": "E"}
+    assert summarise_rival([*turns(8.0), {"failed": "E"}], turns(2.0, 2.0)) == {"failed": "E"}
 
 
 def test_the_limit_is_work_over_rate_over_time() -> None:
-    from training import limit
+    from training import measure_limits
 
     found = {"rates": [{"square": 4e9, "layers": 2e9}], "celm": turns(5.0), "celm, even": turns(4.0)}
-    told = limit(found, flops=10**6, samples=2000, even_samples=4000)
+    told = measure_limits(found, flops=10**6, samples=2000, even_samples=4000)
     assert told["square"]["gigaflops_per_second"]["median"] == 4
     assert told["square"]["reached"]["median"] == pytest.approx(4000 * 1e6 / 4e9 / 4)
     assert told["layers"]["reached_with_five_clients"]["median"] == pytest.approx(2000 * 1e6 / 2e9 / 5)
 
 
 def test_targets_say_what_is_reached_missed_and_not_measured() -> None:
-    from training import targets
+    from training import check_targets
 
     medians = {"dataloader": 11.0, "dataloader, one thread": 9.0, "pfl": 2.0}
     rows = {name: {"times": {"median": value}} for name, value in medians.items()}
     rows["flower"] = {"not installed": True}
-    told = targets("mlp", {"rivals": rows, "limit": {"layers": {"reached": {"median": 0.8}}}})
+    told = check_targets("mlp", {"rivals": rows, "limit": {"layers": {"reached": {"median": 0.8}}}})
     assert [(each.get("rival"), each["found"], each["reached"]) for each in told] == [
         ("dataloader", 11.0, True),
         ("dataloader, one thread", 9.0, False),
@@ -57,18 +57,18 @@ def test_targets_say_what_is_reached_missed_and_not_measured() -> None:
 
 
 def test_targets_without_any_rival_are_not_measured() -> None:
-    from training import targets
+    from training import check_targets
 
-    told = targets("cnn", {"rivals": {}, "limit": {"layers": {"reached": {"median": 0.4}}}})
+    told = check_targets("cnn", {"rivals": {}, "limit": {"layers": {"reached": {"median": 0.4}}}})
     assert [each["reached"] for each in told] == [None, None, None, False]
 
 
 def test_a_report_leaves_the_other_models_in_place(tmp_path: Path) -> None:
-    from training import keep
+    from training import save_report
 
     out = tmp_path / "bench" / "training.json"
     for model, report in (("mlp", {"round": 1}), ("cnn", {"round": 2}), ("mlp", {"round": 3})):
-        keep(out, model, report)
+        save_report(out, model, report)
     assert json.loads(out.read_text()) == {"mlp": {"round": 3}, "cnn": {"round": 2}}
 
 
@@ -91,15 +91,15 @@ def test_the_quick_benchmark_writes_its_report_and_nothing_else(benchmarks: Path
 
 @pytest.mark.slow
 def test_rivals_learn_as_celm_does(tmp_path: Path) -> None:
-    from opponents import play_rival, rivals, settings_of, write_data
-    from training import federation_of, play_celm
+    from opponents import rival_settings, rivals, run_rival, write_data
+    from training import make_federation, run_celm
 
-    federation, rounds = federation_of("mlp", {"name": "digits"}, clients=5, workers=0), 60
+    federation, rounds = make_federation("mlp", {"name": "digits"}, clients=5, workers=0), 60
     data = tmp_path / "data.safetensors"
     write_data(federation, data)
-    ours = play_celm(federation, rounds)
+    ours = run_celm(federation, rounds)
     for name in ("tensors", "dataloader"):
-        theirs = play_rival(rivals(1)[name], sys.executable, data, settings_of(federation, rounds, 1))
+        theirs = run_rival(rivals(1)[name], sys.executable, data, rival_settings(federation, rounds, 1))
         assert len(theirs["seconds"]) == len(ours["seconds"]) == rounds
         assert theirs["accuracy"] == pytest.approx(ours["accuracy"], abs=0.05)
     assert ours["accuracy"] > 0.5

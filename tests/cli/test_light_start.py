@@ -1,4 +1,4 @@
-"""Nothing heavy is imported before it is needed, and the run folder is there before that."""
+"""Nothing heavy is imported before it is needed, and no folder exists before the settings are resolved."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Refuse:
             raise SystemExit(77)
 
 sys.meta_path.insert(0, Refuse())
-sys.argv = ["celm", "run", "--out", "run", "--rounds", "3"]
+sys.argv = ["celm", "run", "--out", "run", *sys.argv[1:]]
 from celm.cli import main
 main()
 """
@@ -51,8 +51,14 @@ def test_help_and_the_like_import_nothing_heavy(tmp_path: Path, arguments: tuple
     assert done.stdout.splitlines()[-1] == "heavy: []"
 
 
-def test_the_folder_is_there_with_its_settings_before_anything_heavy_is_imported(tmp_path: Path) -> None:
-    done = run_script(NO_TORCH, tmp_path)
+@pytest.mark.parametrize("wrong", ["--set=train.lr=fast", "--rule=fedagv", "--set=combine.name=median"])
+def test_a_wrong_setting_is_refused_before_anything_heavy_is_imported(tmp_path: Path, wrong: str) -> None:
+    done = run_script(NO_TORCH, tmp_path, wrong)
+    assert done.returncode == 2, done.stderr
+    assert not (tmp_path / "run").exists()
+
+
+def test_there_is_no_folder_before_the_components_are_built(tmp_path: Path) -> None:
+    done = run_script(NO_TORCH, tmp_path, "--rounds=3")
     assert done.returncode == 77, done.stderr
-    assert [path.name for path in (tmp_path / "run").iterdir()] == ["settings.toml"]
-    assert "rounds = 3" in (tmp_path / "run" / "settings.toml").read_text()
+    assert not (tmp_path / "run").exists()

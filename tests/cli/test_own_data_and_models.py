@@ -85,10 +85,10 @@ SMALL = ("--rounds=2", "--clients=3", "--set=probe.steps=3", "--set=train.batch=
 def test_images_by_class_folder(class_folders: Path, invoke: Callable[..., Result]) -> None:
     result = invoke("run", "--dataset", class_folders, "--split=iid", *SMALL)
     assert result.exit_code == 0, result.output
-    found = json.loads(result.stdout)
-    assert found["dataset"] == "folder"
-    assert found["classes"] == ["cat", "dog", "eel é"]
-    assert sum(map(sum, found["counts"].values())) == 72
+    document = json.loads(result.stdout)
+    assert document["dataset"] == "folder"
+    assert document["classes"] == ["cat", "dog", "eel é"]
+    assert sum(map(sum, document["counts"].values())) == 72
 
 
 def test_parquet_with_owners_names_its_own_clients(
@@ -98,8 +98,8 @@ def test_parquet_with_owners_names_its_own_clients(
     assert result.exit_code == 0, result.output
     names = ["Clinic A", "Clinic B", "Ärzte [bold]C[/bold]"]
     assert list(json.loads(result.stdout)["weights"]) == names
-    shown = invoke("run", "--resume", "run")
-    assert all(name in shown.stdout for name in names)
+    printed = invoke("run", "--resume", "run")
+    assert all(name in printed.stdout for name in names)
 
 
 def write_model(folder: Path) -> None:

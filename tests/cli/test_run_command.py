@@ -36,27 +36,27 @@ def test_json_is_one_document_with_all_that_was_promised(tmp_path: Path, celm: C
     done = celm("run", *SMALL, "--out", "run", "--format=json", "--split=maverick", "--seed=43")
     assert done.returncode == 0
     assert done.stderr == ""
-    found = json.loads(done.stdout, parse_constant=lambda text: pytest.fail(f"{text} in the JSON"))
-    assert found["run"] == str(tmp_path / "run")
-    assert (found["dataset"], found["split"], found["rule"]) == ("digits", "maverick", "celm")
-    assert (found["objective"], found["seed"], found["rounds"]) == ("plain", 43, 2)
+    document = json.loads(done.stdout, parse_constant=lambda text: pytest.fail(f"{text} in the JSON"))
+    assert document["run"] == str(tmp_path / "run")
+    assert (document["dataset"], document["split"], document["rule"]) == ("digits", "maverick", "celm")
+    assert (document["objective"], document["seed"], document["rounds"]) == ("plain", 43, 2)
     fractions = ("accuracy", "balanced_accuracy", "rare_class_accuracy", "per_class", "weights")
     for key in fractions:
-        assert all(0 <= number <= 1 for number in numbers_in(found[key])), key
-    assert all(math.isfinite(number) for number in numbers_in(found))
-    assert len(found["per_class"]) == 10
-    assert list(found["weights"]) == list(found["evidence"]) == ["client-0", "client-1", "client-2"]
-    assert sum(found["weights"].values()) == pytest.approx(1)
-    assert all(len(row) == 10 for row in found["evidence"].values())
-    assert found["seconds"] > 0
+        assert all(0 <= number <= 1 for number in numbers_in(document[key])), key
+    assert all(math.isfinite(number) for number in numbers_in(document))
+    assert len(document["per_class"]) == 10
+    assert list(document["weights"]) == list(document["evidence"]) == ["client-0", "client-1", "client-2"]
+    assert sum(document["weights"].values()) == pytest.approx(1)
+    assert all(len(row) == 10 for row in document["evidence"].values())
+    assert document["seconds"] > 0
     last = json.loads((tmp_path / "run" / "rounds.jsonl").read_text().splitlines()[-1])
-    assert {key: last[key] for key in fractions[:4]} == {key: found[key] for key in fractions[:4]}
+    assert {key: last[key] for key in fractions[:4]} == {key: document[key] for key in fractions[:4]}
 
 
 def test_what_a_split_or_rule_does_not_have_is_null(invoke: Invoke) -> None:
-    found = json.loads(invoke("run", *SMALL, "--rule=fedavg", "--split=iid", "--format=json").stdout)
-    assert found["rare_class_accuracy"] is None
-    assert found["evidence"] is None
+    document = json.loads(invoke("run", *SMALL, "--rule=fedavg", "--split=iid", "--format=json").stdout)
+    assert document["rare_class_accuracy"] is None
+    assert document["evidence"] is None
 
 
 def test_text_is_one_screen_with_the_folder(invoke: Invoke) -> None:
@@ -64,7 +64,7 @@ def test_text_is_one_screen_with_the_folder(invoke: Invoke) -> None:
     assert result.exit_code == 0
     assert result.stderr == ""
     for text in (
-        "digits, pls, celm, seed 42",
+        "digits, frm, celm, seed 42",
         "client-2",
         "accuracy",
         "after 2 rounds",
@@ -78,8 +78,8 @@ def test_a_file_of_settings_is_run(tmp_path: Path, invoke: Invoke) -> None:
     assert invoke("init", "my.toml").exit_code == 0
     result = invoke("run", "my.toml", *SMALL, "--rule=fedavg", "--out=run", "--format=json")
     assert json.loads(result.stdout)["rule"] == "fedavg"
-    kept = invoke("run", "run/settings.toml", "--out=again", "--format=json")
-    one, other = json.loads(result.stdout), json.loads(kept.stdout)
+    again = invoke("run", "run/settings.toml", "--out=again", "--format=json")
+    one, other = json.loads(result.stdout), json.loads(again.stdout)
     different = ("run", "seconds")
     assert {k: v for k, v in one.items() if k not in different} == {
         k: v for k, v in other.items() if k not in different
@@ -117,7 +117,7 @@ MISTAKES: dict[str, tuple[list[str], str]] = {
     "device without tensors": (["--device=meta"], "run.device: 'meta' cannot be used"),
     "attacker that is not there": (
         ["--set=attack.name=copy_global", "--set=attack.client=client-9"],
-        "no client 'client-9'",
+        "unknown client 'client-9'",
     ),
 }
 
@@ -136,14 +136,14 @@ def test_a_dataset_that_cannot_be_had_is_one_line(
     monkeypatch.setenv("CELM_DATA", str(tmp_path / "empty"))
     monkeypatch.setenv("CELM_MIRROR", "http://127.0.0.1:9")
     monkeypatch.setenv("no_proxy", "127.0.0.1")
-    monkeypatch.setattr("celm.data.files.locate.SYSTEM", tmp_path / "system")
+    monkeypatch.setattr("celm.data.files.locate.SYSTEM_DATASETS", tmp_path / "system")
     message = refused("run", "--dataset=fashion_mnist", "--out=run")
     assert "127.0.0.1:9" in message
     assert not (tmp_path / "run").exists()
 
 
 def test_a_mistake_in_a_process_of_its_own_has_no_traceback(tmp_path: Path, celm: Callable[..., Any]) -> None:
-    done = celm("run", "--set=split.min_labels=50")
+    done = celm("run", "--split=pls", "--set=split.min_labels=50")
     assert done.returncode == 2
     assert done.stdout == ""
     assert done.stderr.startswith("error: setting 'split.min_labels'")
@@ -182,7 +182,7 @@ def test_ctrl_c_ends_with_130_says_how_to_go_on_and_the_run_can_be_resumed(
     stdout, stderr = process.communicate(timeout=60)
     assert process.returncode == 130, stderr
     assert stdout == ""
-    assert "stopped; go on with: celm run --resume run" in stderr
+    assert "celm run --resume run" in stderr
     assert "Traceback" not in stderr
     package.resume(tmp_path / "run")
     settings = package.Experiment.read(tmp_path / "run" / "settings.toml")
@@ -195,7 +195,7 @@ def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-def test_ctrl_c_while_everything_is_still_being_loaded_says_how_to_go_on(
+def test_ctrl_c_while_everything_is_still_being_loaded_leaves_nothing_behind(
     tmp_path: Path, start_celm: Callable[..., Any]
 ) -> None:
     """A slow `torch` stands in for the few seconds that loading takes, so that the moment is certain."""
@@ -211,6 +211,5 @@ def test_ctrl_c_while_everything_is_still_being_loaded_says_how_to_go_on(
     process.send_signal(signal.SIGINT)
     _, stderr = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert "go on with: celm run --resume run" in stderr
     assert "Traceback" not in stderr
-    assert (tmp_path / "run" / "settings.toml").exists()
+    assert not (tmp_path / "run").exists()

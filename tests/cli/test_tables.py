@@ -7,21 +7,21 @@ import io
 import pytest
 from rich.console import Console
 
-from celm.cli.tables import comparison_table, holdings_table, transposed
-from celm.study.table import Figure, Table
+from celm.cli.tables import class_counts_table, comparison_table, transpose_table
+from celm.study.table import ResultTable, Statistic
 
 ROWS, METHODS = ["fashion_mnist pls", "fashion_mnist dirichlet_0.05"], [f"method {i}" for i in range(26)]
 
 
-def table(rows: list[str], columns: list[str], paper: bool = False) -> Table:
+def table(rows: list[str], columns: list[str], paper: bool = False) -> ResultTable:
     keys = [(row, column) for row in rows for column in columns]
-    figures = {key: Figure((i + 1) / 100, 0.0123, 2, meant=3) for i, key in enumerate(keys)}
-    return Table("All of it", rows, columns, figures, figures if paper else {}, "columns")
+    figures = {key: Statistic((i + 1) / 100, 0.0123, 2, expected_count=3) for i, key in enumerate(keys)}
+    return ResultTable("All of it", rows, columns, figures, figures if paper else {}, "columns")
 
 
-def printed(shown: Table, width: int) -> str:
+def printed(study_table: ResultTable, width: int) -> str:
     text = io.StringIO()
-    Console(file=text, width=width).print(comparison_table(shown, width))
+    Console(file=text, width=width).print(comparison_table(study_table, width))
     return text.getvalue()
 
 
@@ -31,13 +31,13 @@ def printed(shown: Table, width: int) -> str:
 )
 @pytest.mark.parametrize("paper", [False, True])
 def test_nothing_is_cut(rows: list[str], columns: list[str], width: int, paper: bool) -> None:
-    shown = table(rows, columns, paper)
-    text = printed(shown, width)
+    study_table = table(rows, columns, paper)
+    text = printed(study_table, width)
     assert "…" not in text
     for name in (*rows, *columns):
         assert name in text or name.replace("_", " ") in text
-    for figure in shown.ours.values():
-        assert text.count(f" {figure.shown()}†") == 1
+    for figure in study_table.ours.values():
+        assert text.count(f" {figure.format()}†") == 1
     assert text.count("All of it") == text.count("2 of 3 seeds") == 1
 
 
@@ -55,23 +55,23 @@ LONG = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse",
 def test_who_holds_what_is_shown_whole(classes: list[str], clients: int, width: int) -> None:
     counts = {f"client-{i}": [1000 * i + 2 * k for k in range(len(classes))] for i in range(clients)}
     text = io.StringIO()
-    Console(file=text, width=width).print(holdings_table(counts, classes, "all [red]of it", width))
+    Console(file=text, width=width).print(class_counts_table(counts, classes, "all [red]of it", width))
     lines = text.getvalue().splitlines()
     assert "…" not in text.getvalue()
     assert lines[0].strip() == "all [red]of it"
     assert max(map(len, lines)) <= width
     words = text.getvalue().replace("┃", "│").split("│")
-    told = {word.strip() for word in words}
-    assert {*classes, *counts, "total", "·"} <= told
-    assert {f"{sum(row):,}" for row in counts.values()} <= told
-    assert {f"{sum(column):,}" for column in zip(*counts.values(), strict=True) if sum(column)} <= told
-    assert {f"{count:,}" for row in counts.values() for count in row if count} <= told
+    cells = {word.strip() for word in words}
+    assert {*classes, *counts, "total", "·"} <= cells
+    assert {f"{sum(row):,}" for row in counts.values()} <= cells
+    assert {f"{sum(column):,}" for column in zip(*counts.values(), strict=True) if sum(column)} <= cells
+    assert {f"{count:,}" for row in counts.values() for count in row if count} <= cells
 
 
 def test_who_holds_what_stands_class_by_class_where_that_is_narrower() -> None:
     text = io.StringIO()
     counts = {"hospital a": [5, 0, *[7] * 45], "hospital b": [1234, *[2] * 46]}
-    Console(file=text, width=80).print(holdings_table(counts, [f"class {k}" for k in range(47)], "x", 80))
+    Console(file=text, width=80).print(class_counts_table(counts, [f"class {k}" for k in range(47)], "x", 80))
     cells = [[cell.strip() for cell in line.split("│")] for line in text.getvalue().splitlines()]
     assert ["", "class 0", "5", "1,234", "1,239", ""] in cells
     assert ["", "class 1", "·", "2", "2", ""] in cells
@@ -80,7 +80,7 @@ def test_who_holds_what_stands_class_by_class_where_that_is_narrower() -> None:
 
 def test_rivals_stay_rivals_when_turned() -> None:
     upright = table(ROWS, METHODS)
-    turned = transposed(upright)
-    for row, column in upright.keys():  # noqa: SIM118 - not a dict
-        assert turned.place(column, row) == upright.place(row, column)
-    assert transposed(turned) == upright
+    turned = transpose_table(upright)
+    for row, column in upright.ours:
+        assert turned.rank(column, row) == upright.rank(row, column)
+    assert transpose_table(turned) == upright

@@ -1,4 +1,4 @@
-"""Where the real datasets are, for the tests that need them."""
+"""Empty data folders for tests."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import pytest
 
 
 @pytest.fixture
-def own_places(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Empty data and cache folders, and no system packages; returns the data folder."""
-    places = tmp_path_factory.mktemp("places")
-    data = places / "data"
+def empty_data_root(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Set up empty data and cache folders without system packages, and return the data folder."""
+    root = tmp_path_factory.mktemp("root")
+    data = root / "data"
     data.mkdir()
     monkeypatch.setenv("CELM_DATA", str(data))
-    monkeypatch.setenv("CELM_CACHE", str(places / "decoded"))
-    monkeypatch.setattr("celm.data.files.locate.SYSTEM", places / "system")
+    monkeypatch.setenv("CELM_CACHE", str(root / "decoded"))
+    monkeypatch.setattr("celm.data.files.locate.SYSTEM_DATASETS", root / "system")
     monkeypatch.setenv("no_proxy", "127.0.0.1")
     return data

@@ -1,4 +1,4 @@
-"""Batched crop and flip against a plain loop, and what it must keep."""
+"""Batched crops and flips against a loop over samples."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from torch.nn.functional import pad
 from celm.data.augment import crop_and_flip
 
 
-def by_hand(inputs: Tensor, fill: Tensor, generator: torch.Generator, padding: int) -> Tensor:
-    """The same draws, one sample at a time."""
+def crop_one_by_one(inputs: Tensor, fill: Tensor, generator: torch.Generator, padding: int) -> Tensor:
+    """Crop and flip with the same draws, one sample at a time."""
     count, _, height, width = inputs.shape
     offsets = torch.randint(0, 2 * padding + 1, (2, count), generator=generator)
     flips = torch.randint(0, 2, (count,), generator=generator)
@@ -38,8 +38,8 @@ def by_hand(inputs: Tensor, fill: Tensor, generator: torch.Generator, padding: i
 def test_equals_a_loop_over_samples(n: int, c: int, h: int, w: int, padding: int, seed: int) -> None:
     inputs = torch.randn(n, c, h, w, generator=torch.Generator().manual_seed(seed))
     fill = torch.arange(c) - 5.0
-    found = crop_and_flip(inputs, fill, torch.Generator().manual_seed(seed), padding)
-    assert torch.equal(found, by_hand(inputs, fill, torch.Generator().manual_seed(seed), padding))
+    result = crop_and_flip(inputs, fill, torch.Generator().manual_seed(seed), padding)
+    assert torch.equal(result, crop_one_by_one(inputs, fill, torch.Generator().manual_seed(seed), padding))
 
 
 def test_is_a_function_of_the_generator_and_leaves_its_input_alone() -> None:
@@ -59,6 +59,6 @@ def test_all_offsets_and_both_directions_occur() -> None:
     # One bright pixel in the middle: where it lands tells offset and flip apart from one another.
     inputs = torch.zeros(4000, 1, 9, 9)
     inputs[:, 0, 4, 3] = 1
-    found = crop_and_flip(inputs, torch.zeros(1), torch.Generator().manual_seed(0), padding=1)
-    seen = {(int(i) // 9, int(i) % 9) for i in found.view(4000, -1).argmax(1)}
+    result = crop_and_flip(inputs, torch.zeros(1), torch.Generator().manual_seed(0), padding=1)
+    seen = {(int(i) // 9, int(i) % 9) for i in result.view(4000, -1).argmax(1)}
     assert seen == {(row, column) for row in (3, 4, 5) for column in (2, 3, 4, 5, 6)}

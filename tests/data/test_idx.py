@@ -15,8 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from celm.base.errors import CelmError
-from celm.data.files.idx import parse_idx, read_idx, read_idx_sizes
-from celm.data.files.idx_archive import read_idx_member
+from celm.data.files.idx import parse_idx, read_idx, read_idx_member, read_idx_sizes
 
 
 def idx(array: np.ndarray) -> bytes:
@@ -42,7 +41,7 @@ def test_reads_what_was_written(tmp_path: Path, compress: type[bytes]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "message"),
     [
         (b"", "not an idx file"),
         (b"\x00\x00\x0d\x03" + b"\0" * 12, "not an idx file"),
@@ -50,7 +49,7 @@ def test_reads_what_was_written(tmp_path: Path, compress: type[bytes]) -> None:
         (idx(IMAGES)[:9], "truncated"),
         (idx(IMAGES)[:-1], "truncated: 24 values expected, 23 found"),
         (idx(IMAGES) + b"x", "more than the 24 values"),
-        (idx(np.zeros(5)), "1 dimensions where 3"),
+        (idx(np.zeros(5)), "1 dimensions, not 3"),
         (struct.pack(">HBB3I", 0, 8, 3, 2**32 - 1, 2**32 - 1, 9), "its header claims"),
         (struct.pack(">HBB3I", 0, 8, 3, 1000, 1000, 1000), "truncated"),
         (zipped(idx(IMAGES))[:-12], "damaged"),
@@ -58,10 +57,10 @@ def test_reads_what_was_written(tmp_path: Path, compress: type[bytes]) -> None:
         (zipped(struct.pack(">HBB3I", 0, 8, 3, 1000, 1000, 1000)), "truncated"),
     ],
 )
-def test_a_bad_file_is_one_line_that_names_it(tmp_path: Path, content: bytes, said: str) -> None:
+def test_a_bad_file_is_one_line_that_names_it(tmp_path: Path, content: bytes, message: str) -> None:
     path = tmp_path / "train-images-idx3-ubyte.gz"
     path.write_bytes(content)
-    with pytest.raises(CelmError, match=said) as caught:
+    with pytest.raises(CelmError, match=message) as caught:
         read_idx(path, rank=3)
     assert str(path) in str(caught.value)
     assert "\n" not in str(caught.value)
@@ -97,7 +96,7 @@ def test_reads_from_inside_a_zip(tmp_path: Path) -> None:
         archive.writestr("../../gzip/images.gz", gzip.compress(idx(IMAGES)))
     assert np.array_equal(read_idx_member(path, "images.gz", rank=3), IMAGES)
     assert list(tmp_path.iterdir()) == [path]
-    with pytest.raises(CelmError, match="has no labels"):
+    with pytest.raises(CelmError, match="does not contain labels"):
         read_idx_member(path, "labels.gz", rank=1)
     path.write_bytes(path.read_bytes()[:40])
     with pytest.raises(CelmError, match="damaged"):

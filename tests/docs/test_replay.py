@@ -42,11 +42,11 @@ def replay(monkeypatch):
     sys.modules.pop("replay", None)
 
 
-@pytest.mark.parametrize("page", ["index.md", "tutorial.md", "faq.md"])
+@pytest.mark.parametrize("page", ["index.md", "tutorial.md", "faq.md", "api.md", "../README.md"])
 def test_page_shows_what_comes_out(page, replay, tmp_path):
     assert page in replay.PAGES
     text = (ROOT / "docs" / page).read_text(encoding="utf-8")
-    assert_same(text, replay.replayed(text, tmp_path))
+    assert_same(text, replay.replay_page(text, tmp_path))
     pictures = {path.name for path in tmp_path.iterdir()}
     assert pictures == set(replay.PICTURE.findall(text))
     assert all((ROOT / "docs" / "assets" / name).is_file() for name in pictures)

@@ -1,4 +1,12 @@
-"""Every rule and every objective in a whole federation: golden figures, resume, weights on the simplex."""
+"""Every rule and every objective in a whole federation: weights on the simplex, resume to the bit, observers, pins.
+
+What whole federations must come out at is in test_known_equalities.py; formulas of single methods are in tests/rules
+and tests/objectives. `pins.json` holds figures that `celm` itself printed: they say that a number changed, not that
+it is right. Its `origin` names commit, command and processor. The tolerances hold on any processor: all figures but one
+were the same with the kernels of six (AVX-512, AVX2 and SSE4.2 in MKL, MKL's compatible mode, PyTorch's AVX2 and
+default kernels), and the tolerance of an accuracy is three test images. FedGELA is pinned at a small learning rate:
+at the default one a rounding error grows within four rounds to a quarter of all test images.
+"""
 
 from __future__ import annotations
 
@@ -7,17 +15,20 @@ import math
 from pathlib import Path
 
 import pytest
+from safetensors.torch import load_file
 
 import celm
 from celm.objectives import objectives
 from celm.rules import rules
 
-GOLDEN = json.loads((Path(__file__).parent / "golden.json").read_text())
+PINS = json.loads((Path(__file__).parent / "pins.json").read_text())
 METHODS = [
     *rules.names(),
     *(f"fedavg+{name}" for name in objectives.names() if name != "plain"),
     "celm+fedrs",
 ]
+COMPOSED = ["celm+scaffold", "cgsv+moon", "shapley+fedgela", "fedce+feddyn", "standalone+moon"]
+"""One objective of each kind (client state, server hook, another architecture) with rules of each kind."""
 
 
 def experiment(method: str) -> celm.Experiment:
@@ -27,7 +38,7 @@ def experiment(method: str) -> celm.Experiment:
         split={"name": "pls", "clients": 4},
         rule=rule,
         objective=objective or "plain",
-        train={"batch": 16},
+        train={"batch": 16, **({"lr": 0.001} if objective == "fedgela" else {})},
         probe={"steps": 20},
         run={"rounds": 4, "workers": 0, "local_heads": 2},
     )
@@ -60,55 +71,59 @@ def run_once(
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_run_matches_its_golden_figures(method, finished, tmp_path_factory):
+def test_figures_have_not_changed(method, finished, tmp_path_factory):
     run = run_once(method, finished, tmp_path_factory)
-    golden = GOLDEN[method]
-    # Rounding differs between machines and grows over the rounds: 0.04 is 14 of 359 test images.
-    assert run.accuracy == pytest.approx(golden["accuracy"], abs=0.04)
-    assert run.weights == pytest.approx(golden["weights"], abs=0.05)
+    pin, tolerance = PINS["runs"][method], PINS["tolerance"]
+    # Accuracy on few validation samples moves in steps, and weights that are made of it with them.
+    kind = "weights_from_validation" if run.experiment.run.validation else "weights"
+    assert run.accuracy == pytest.approx(pin["accuracy"], abs=tolerance["accuracy"])
+    assert run.weights == pytest.approx(pin["weights"], abs=tolerance[kind])
 
 
-@pytest.mark.parametrize("method", METHODS)
+def test_every_method_is_pinned():
+    assert set(PINS["runs"]) == set(METHODS)
+
+
+@pytest.mark.parametrize("method", METHODS + COMPOSED)
 def test_weights_of_every_round_are_on_the_simplex(method, finished, tmp_path_factory):
     for record in run_once(method, finished, tmp_path_factory).rounds:
-        for name in ("weights", "standing", "scores"):
+        for name in ("weights", "client_weights", "scores"):
             if record[name] is not None:
-                assert all(value >= 0 for value in record[name].values()), (name, record)
-                assert math.isclose(sum(record[name].values()), 1, abs_tol=1e-9) or name == "scores"
+                values = record[name].values()
+                assert all(value >= 0 for value in values), (name, record)
+                # Only CELM may find no evidence at all.
+                without_evidence = name == "scores" and method.startswith("celm") and not any(values)
+                assert math.isclose(sum(values), 1, abs_tol=1e-9) or without_evidence, (name, record)
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", METHODS + COMPOSED)
 def test_interrupted_and_resumed_run_is_the_same_to_the_bit(method, finished, tmp_path_factory, tmp_path):
-    whole = run_once(method, finished, tmp_path_factory)
+    complete = run_once(method, finished, tmp_path_factory)
     for number in (1, 2, 3):
-        place = tmp_path / str(number)
+        folder = tmp_path / str(number)
         with pytest.raises(Stop):
-            celm.run(experiment(method), out=place, watch=stop_after(number))
-        resumed = celm.resume(place)
+            celm.run(experiment(method), out=folder, watch=stop_after(number))
+        resumed = celm.resume(folder)
         for name in ("rounds.jsonl", "model.safetensors"):
-            assert (place / name).read_bytes() == (whole.folder / name).read_bytes(), (number, name)
-        assert resumed.weights == whole.weights
+            assert (folder / name).read_bytes() == (complete.folder / name).read_bytes(), (number, name)
+        assert resumed.weights == complete.weights
 
 
-@pytest.mark.parametrize("reprobe", ["on-drift", "every:1"])
+@pytest.mark.parametrize("idle_check", ["on-drift", "every:1"])
 @pytest.mark.parametrize("evidence", ["paper", "calibrated"])
-def test_a_run_that_looks_again_is_resumed_to_the_bit(evidence, reprobe, tmp_path):
-    rule = {"name": "celm", "warmup": 2, "evidence": evidence, "reprobe": reprobe}
-    asked = celm.Experiment.parse(
-        {**experiment("celm").tables(), "model": {"name": "mlp", "widths": [8]}, "rule": rule}
+def test_a_run_with_idle_checks_is_resumed_to_the_bit(evidence, idle_check, tmp_path):
+    rule = {"name": "celm", "warmup": 2, "evidence": evidence, "idle_check": idle_check}
+    checked = celm.Experiment.parse(
+        {**experiment("celm").to_dict(), "model": {"name": "mlp", "widths": [8]}, "rule": rule}
     )
-    whole = celm.run(asked, out=tmp_path / "whole")
+    complete = celm.run(checked, out=tmp_path / "complete")
     for number in (1, 2, 3):
-        place = tmp_path / str(number)
+        folder = tmp_path / str(number)
         with pytest.raises(Stop):
-            celm.run(asked, out=place, watch=stop_after(number))
-        celm.resume(place)
+            celm.run(checked, out=folder, watch=stop_after(number))
+        celm.resume(folder)
         for name in ("rounds.jsonl", "model.safetensors"):
-            assert (place / name).read_bytes() == (whole.folder / name).read_bytes(), (number, name)
-
-
-def test_every_method_has_a_golden_run():
-    assert set(GOLDEN) == set(METHODS)
+            assert (folder / name).read_bytes() == (complete.folder / name).read_bytes(), (number, name)
 
 
 OBSERVERS = [name for name in rules.names() if name not in ("standalone", "fedavg")]
@@ -116,18 +131,17 @@ OBSERVERS = [name for name in rules.names() if name not in ("standalone", "fedav
 
 def test_observers_watch_without_touching_the_trajectory_and_resume_to_the_bit(tmp_path):
     def watched(observe: list[str]) -> celm.Experiment:
-        tables = experiment("fedavg").tables()
+        tables = experiment("fedavg").to_dict()
         tables["run"] |= {"validation": 0.1}
         return celm.Experiment.parse({**tables, "observe": [{"name": name} for name in observe]})
 
     alone = celm.run(watched([]), out=tmp_path / "alone")
     seen = celm.run(watched(OBSERVERS), out=tmp_path / "seen")
-    assert (alone.folder / "model.safetensors").read_bytes() == (
-        seen.folder / "model.safetensors"
-    ).read_bytes()
+    models = [(run.folder / "model.safetensors").read_bytes() for run in (alone, seen)]
+    assert models[0] == models[1]
     assert set(seen.metrics["observed"]) == set(OBSERVERS)
-    for name, standing in seen.metrics["observed"].items():
-        assert math.isclose(sum(standing.values()), 1, abs_tol=1e-9), name
+    for name, weights in seen.metrics["observed"].items():
+        assert math.isclose(sum(weights.values()), 1, abs_tol=1e-9), name
     with pytest.raises(Stop):
         celm.run(watched(OBSERVERS), out=tmp_path / "stopped", watch=stop_after(2))
     celm.resume(tmp_path / "stopped")
@@ -135,7 +149,7 @@ def test_observers_watch_without_touching_the_trajectory_and_resume_to_the_bit(t
 
 
 def test_what_one_observer_needs_holds_for_the_whole_run_and_is_said(tmp_path):
-    tables = experiment("fedavg").tables()
+    tables = experiment("fedavg").to_dict()
     del tables["run"]["local_heads"]
     watched = celm.Experiment.parse({**tables, "observe": [{"name": "celm"}, {"name": "cffl"}]})
     run = celm.run(watched, out=tmp_path / "run")
@@ -143,23 +157,48 @@ def test_what_one_observer_needs_holds_for_the_whole_run_and_is_said(tmp_path):
     assert run.experiment.run.validation == 0.1
 
 
+ROBUST = pytest.mark.parametrize("rule", ["celm", "fedavg", "fednova", "cgsv"])
+ATTACK = {"name": "random_weights", "client": "client-1", "strength": 1000.0}
+
+
+def largest_value(run: celm.Run) -> float:
+    return max(float(tensor.abs().max()) for tensor in load_file(run.folder / "model.safetensors").values())
+
+
+def with_filters(rule: str, **tables: object) -> celm.Experiment:
+    return celm.Experiment.parse({**experiment(rule).to_dict(), **tables})
+
+
+@ROBUST
+def test_a_filter_and_an_aggregator_that_leave_all_as_it_is_change_nothing(rule, finished, tmp_path_factory):
+    plain = run_once(rule, finished, tmp_path_factory)
+    neutral = {
+        "filter": {"name": "clip_norm", "norm": 1e6},
+        "aggregator": {"name": "trimmed_mean", "trim": 0.0},
+    }
+    run = celm.run(with_filters(rule, **neutral), out=tmp_path_factory.mktemp("neutral") / "run")
+    assert run.accuracy == pytest.approx(plain.accuracy, abs=1e-9)
+    assert run.weights == pytest.approx(plain.weights, abs=1e-6)
+
+
+@ROBUST
 @pytest.mark.parametrize("filter_name", ["clip_norm", "krum"])
-@pytest.mark.parametrize("combine_name", ["median", "trimmed_mean"])
-@pytest.mark.parametrize("rule", ["celm", "fednova", "cgsv"])
-def test_robust_aggregation_composes_with_rules(rule, filter_name, combine_name, tmp_path):
-    tables = experiment(rule).tables()
-    robust = {"filter": {"name": filter_name}, "combine": {"name": combine_name}}
-    run = celm.run(celm.Experiment.parse({**tables, **robust}), out=tmp_path / "run")
-    assert 0 < run.accuracy <= 1
+@pytest.mark.parametrize("aggregator", ["median", "trimmed_mean"])
+def test_robust_aggregation_bounds_what_an_attacker_does_under_every_rule(
+    rule, filter_name, aggregator, tmp_path
+):
+    robust = {
+        "filter": {"name": filter_name},
+        "aggregator": {"name": aggregator, **({"trim": 0.3} if aggregator == "trimmed_mean" else {})},
+    }
+    protected = celm.run(with_filters(rule, attack=ATTACK, **robust), out=tmp_path / "protected")
+    assert largest_value(protected) < 2
     if filter_name == "krum":
-        assert all(record["excluded"] for record in run.rounds)
+        assert all("client-1" in record["excluded"] for record in protected.rounds)
 
 
-def test_rules_and_objectives_compose(tmp_path):
-    """One objective of each kind (memory, extras, another architecture) with rules of each kind."""
-    for i, method in enumerate(
-        ("celm+scaffold", "cgsv+moon", "shapley+fedgela", "fedce+feddyn", "standalone+moon")
-    ):
-        run = celm.run(experiment(method), out=tmp_path / str(i))
-        assert 0 < run.accuracy <= 1
-        assert math.isclose(sum(run.weights.values()), 1, abs_tol=1e-9)
+@pytest.mark.parametrize(
+    "rule", ["celm", "fedavg"]
+)  # FedNova drops a client without steps, CGSV scales updates
+def test_without_robust_aggregation_the_same_attacker_spoils_the_model(rule, tmp_path):
+    assert largest_value(celm.run(with_filters(rule, attack=ATTACK), out=tmp_path / "run")) > 100

@@ -49,14 +49,16 @@ def test_correlations_are_symmetric_and_from_minus_1_to_1(
 ) -> None:
     left, right = drawn
     for correlation in (pearson, spearman):
-        found = correlation(left, right)
-        if found is None:
+        result = correlation(left, right)
+        if result is None:
             assert correlation(right, left) is None
             continue
-        assert -1 <= found <= 1
-        assert correlation(right, left) == pytest.approx(found, abs=1e-9)
+        assert -1 <= result <= 1
+        assert correlation(right, left) == pytest.approx(result, abs=1e-9)
         assert correlation(left, left) == pytest.approx(1)
-        assert correlation(named(-value for value in left.values()), right) == pytest.approx(-found, abs=1e-9)
+        assert correlation(named(-value for value in left.values()), right) == pytest.approx(
+            -result, abs=1e-9
+        )
 
 
 @given(pairs(GRID), st.randoms())
@@ -72,14 +74,14 @@ def test_the_order_of_clients_does_not_matter(
     assert gini(shuffled) == gini(left)
 
 
-def test_only_clients_that_both_name_are_compared() -> None:
+def test_only_common_clients_are_compared() -> None:
     contribution = {"client-0": 0.1, "client-1": 0.3, "client-2": 0.6}
     reference = {"client-1": 0.2, "client-2": 0.9, "client-7": 0.0}
     assert pearson(contribution, reference) == 1.0
     assert bottom_hit(contribution, reference) == 1.0
-    found = collaboration_gain(contribution, reference)
-    assert found is not None
-    assert list(found.by_client) == ["client-1", "client-2"]
+    result = collaboration_gain(contribution, reference)
+    assert result is not None
+    assert list(result.by_client) == ["client-1", "client-2"]
 
 
 @pytest.mark.parametrize("metric", [pearson, spearman])
@@ -92,13 +94,13 @@ def test_a_constant_correlates_with_nothing(metric: Any, constant: list[float]) 
 
 
 @pytest.mark.parametrize("metric", [pearson, spearman, top_hit, bottom_hit])
-def test_nothing_is_said_of_fewer_than_two_clients(metric: Any) -> None:
+def test_correlations_of_fewer_than_two_clients_are_none(metric: Any) -> None:
     assert metric({}, {}) is None
     assert metric({"a": 1.0}, {"b": 1.0}) is None
     assert metric({"a": 1.0}, {"a": 2.0}) is None
 
 
-def test_ranks_are_shared_though_rounding_tells_values_apart() -> None:
+def test_values_equal_up_to_rounding_share_their_rank() -> None:
     assert spearman({"a": 0.1 + 0.2, "b": 0.3, "c": 0.4}, {"a": 1, "b": 1, "c": 2}) == pytest.approx(1)
 
 
@@ -110,15 +112,15 @@ def test_spearman_sees_order_where_pearson_sees_size() -> None:
 
 @given(WEIGHTS)
 def test_gini_is_the_mean_difference_over_twice_the_mean(values: list[float]) -> None:
-    found = gini(named(values))
+    result = gini(named(values))
     if not any(values):
-        assert found is None
+        assert result is None
         return
     scaled = np.array(values) / max(values)
     oracle = np.abs(scaled[:, None] - scaled).mean() / (2 * scaled.mean())
-    assert found is not None
-    assert found == pytest.approx(oracle, abs=1e-12)
-    assert 0 <= found <= (len(values) - 1) / len(values) + 1e-12
+    assert result is not None
+    assert result == pytest.approx(oracle, abs=1e-12)
+    assert 0 <= result <= (len(values) - 1) / len(values) + 1e-12
 
 
 @given(WEIGHTS, st.sampled_from([2.0**-20, 0.5, 4.0]))
@@ -133,18 +135,18 @@ def test_gini_goes_from_equal_weights_to_one_client_with_all(clients: int) -> No
     assert gini(named([1.0] + [0.0] * (clients - 1))) == pytest.approx((clients - 1) / clients)
 
 
-def test_gini_of_nothing_or_of_negative_weights_is_none() -> None:
+def test_gini_without_weights_or_of_negative_weights_is_none() -> None:
     assert gini({}) is None
     assert gini(named([0, 0])) is None
     assert gini(named([0.5, -0.1])) is None
 
 
 def test_gains_by_hand() -> None:
-    found = collaboration_gain(named([0.9, 0.7, 0.8]), alone=named([0.6, 0.8, 0.4]))
-    assert found is not None
-    assert list(found.by_client.values()) == pytest.approx([0.3, -0.1, 0.4])
-    assert found.mean == pytest.approx(0.2)
-    assert found.spread == pytest.approx(math.sqrt((0.01 + 0.09 + 0.04) / 3))
+    result = collaboration_gain(named([0.9, 0.7, 0.8]), standalone=named([0.6, 0.8, 0.4]))
+    assert result is not None
+    assert list(result.by_client.values()) == pytest.approx([0.3, -0.1, 0.4])
+    assert result.mean == pytest.approx(0.2)
+    assert result.spread == pytest.approx(math.sqrt((0.01 + 0.09 + 0.04) / 3))
     assert collaboration_gain(0.9, {}) is None
 
 
@@ -173,12 +175,12 @@ def test_equal_weights_hit_as_often_as_guessing() -> None:
 def test_a_hit_is_a_part_and_its_own_reference_hits(drawn: tuple[dict[str, float], dict[str, float]]) -> None:
     left, right = drawn
     for hit in (top_hit, bottom_hit):
-        found = hit(left, right)
-        assert found is None or 0 <= found <= 1
+        result = hit(left, right)
+        assert result is None or 0 <= result <= 1
         assert hit(left, left) in (None, 1.0)
 
 
-def test_what_is_no_number_is_refused() -> None:
+def test_invalid_numbers_are_refused() -> None:
     for metric in (pearson, spearman, top_hit, bottom_hit, collaboration_gain):
-        with pytest.raises(ValueError, match="'client-0' is nan"):
+        with pytest.raises(ValueError, match="'client-0'"):
             metric(named([math.nan, 1]), named([1, 2]))

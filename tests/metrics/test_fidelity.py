@@ -19,7 +19,12 @@ from celm.data.split import Split
 from celm.data.splits.dirichlet import Dirichlet
 from celm.data.splits.pls import PureLabelSkew
 from celm.data.splits.sls import StepLabelSkew
-from celm.metrics.fidelity import Fidelity, Table, against_uniform, fidelity, joint, marginals
+from celm.metrics.fidelity import (
+    ClassTable,
+    Fidelity,
+    fidelity,
+    fidelity_to_uniform,
+)
 
 FASHION = np.repeat(np.arange(10), 6000)
 CIFAR = np.repeat(np.arange(10), 5000)
@@ -39,11 +44,11 @@ DISTANCES = ("jensen_shannon", "hellinger", "total_variation", "emd", "clients",
 ROUNDING = 1e-7
 
 
-def tables(number: int) -> st.SearchStrategy[list[Table]]:
+def tables(number: int) -> st.SearchStrategy[list[ClassTable]]:
     """Several tables of one shape, each with some mass."""
     cells = st.one_of(st.integers(0, 50).map(float), st.floats(0, 1e300, allow_subnormal=False), st.just(0.0))
 
-    def of_shape(shape: tuple[int, int]) -> st.SearchStrategy[list[Table]]:
+    def of_shape(shape: tuple[int, int]) -> st.SearchStrategy[list[ClassTable]]:
         row = st.lists(cells, min_size=shape[1], max_size=shape[1])
         rows = st.lists(row, min_size=shape[0], max_size=shape[0]).filter(lambda rows: bool(np.any(rows)))
         named = rows.map(lambda rows: {f"client-{i}": row for i, row in enumerate(rows)})
@@ -52,16 +57,21 @@ def tables(number: int) -> st.SearchStrategy[list[Table]]:
     return st.tuples(st.integers(1, 5), st.integers(1, 5)).flatmap(of_shape)
 
 
-def measured(true: Table, estimated: Table) -> Fidelity:
-    found = fidelity(true, estimated)
-    assert found is not None
-    return found
+def joint_distribution(table: ClassTable) -> Any:
+    cells = np.ravel(list(table.values()))
+    return cells / cells.max() / (cells / cells.max()).sum()
 
 
-def uniform_columns(held: Table) -> tuple[float, float]:
-    found = against_uniform(held)
-    assert found is not None
-    return round(found.jensen_shannon, 3), round(found.hellinger, 3)
+def measured(true: ClassTable, estimated: ClassTable) -> Fidelity:
+    result = fidelity(true, estimated)
+    assert result is not None
+    return result
+
+
+def uniform_columns(held: ClassTable) -> tuple[float, float]:
+    result = fidelity_to_uniform(held)
+    assert result is not None
+    return round(result.jensen_shannon, 3), round(result.hellinger, 3)
 
 
 @pytest.mark.parametrize(
@@ -76,7 +86,7 @@ def uniform_columns(held: Table) -> tuple[float, float]:
 def test_uniform_columns_are_the_papers(
     split: Split, labels: Any, seed: int, paper: tuple[float, float]
 ) -> None:
-    held = split.deal(labels, 10, 5, np.random.RandomState(seed)).counts(labels, 10)
+    held = split.partition(labels, 10, 5, np.random.RandomState(seed)).counts(labels, 10)
     assert uniform_columns(held) == paper
 
 
@@ -85,29 +95,29 @@ def test_uniform_columns_of_fedisic_are_the_papers() -> None:
 
 
 @given(tables(2))
-def test_distances_are_scipys(drawn: list[Table]) -> None:
-    p, q = (np.array([joint(table)]).ravel() for table in drawn)
-    found = measured(*drawn)
+def test_distances_are_scipys(drawn: list[ClassTable]) -> None:
+    p, q = map(joint_distribution, drawn)
+    result = measured(*drawn)
     with warnings.catch_warnings():
         # NaN where two distributions are alike but for the last bit: why we do not call it.
         warnings.simplefilter("ignore", RuntimeWarning)
         oracle = np.nan_to_num(jensenshannon(p, q))
-    assert found.jensen_shannon == pytest.approx(oracle, abs=ROUNDING)
-    assert found.divergence == pytest.approx(found.jensen_shannon**2)
-    assert found.hellinger == pytest.approx(math.sqrt(max(0.0, 1 - np.sqrt(p * q).sum())), abs=ROUNDING)
-    assert found.total_variation == pytest.approx(max(0.0, np.maximum(p - q, 0).sum()), abs=1e-12)
+    assert result.jensen_shannon == pytest.approx(oracle, abs=ROUNDING)
+    assert result.divergence == pytest.approx(result.jensen_shannon**2)
+    assert result.hellinger == pytest.approx(math.sqrt(max(0.0, 1 - np.sqrt(p * q).sum())), abs=ROUNDING)
+    assert result.total_variation == pytest.approx(max(0.0, np.maximum(p - q, 0).sum()), abs=1e-12)
 
 
-def test_distances_are_finite_where_scipys_is_not() -> None:
+def test_distances_are_finite_if_scipys_are_not() -> None:
     p = np.array([0.1, 0.2, 0.7])
     for scale in np.linspace(1, 9, 200):
-        found = measured({"a": p.tolist()}, {"a": (scale * p).tolist()})
-        assert found.jensen_shannon < ROUNDING
-        json.dumps(asdict(found), allow_nan=False)
+        result = measured({"a": p.tolist()}, {"a": (scale * p).tolist()})
+        assert result.jensen_shannon < ROUNDING
+        json.dumps(asdict(result), allow_nan=False)
 
 
 @given(tables(3))
-def test_distances_are_metrics_between_0_and_1(drawn: list[Table]) -> None:
+def test_distances_are_metrics_between_0_and_1(drawn: list[ClassTable]) -> None:
     a, b, c = drawn
     ab, ba, bc, ac = (asdict(measured(*pair)) for pair in ((a, b), (b, a), (b, c), (a, c)))
     itself = asdict(measured(a, a))
@@ -120,24 +130,24 @@ def test_distances_are_metrics_between_0_and_1(drawn: list[Table]) -> None:
 
 
 @given(tables(2))
-def test_known_inequalities_hold(drawn: list[Table]) -> None:
-    found = measured(*drawn)
-    assert found.hellinger**2 <= found.total_variation + 1e-12
-    assert found.total_variation <= math.sqrt(2) * found.hellinger + 1e-12
-    assert found.divergence <= math.log(2) * found.total_variation + 1e-12
+def test_known_inequalities_hold(drawn: list[ClassTable]) -> None:
+    result = measured(*drawn)
+    assert result.hellinger**2 <= result.total_variation + 1e-12
+    assert result.total_variation <= math.sqrt(2) * result.hellinger + 1e-12
+    assert result.divergence <= math.log(2) * result.total_variation + 1e-12
     # Summing up cells cannot part two distributions.
-    assert max(found.clients, found.classes) <= found.jensen_shannon + ROUNDING
+    assert max(result.clients, result.classes) <= result.jensen_shannon + ROUNDING
 
 
 @given(tables(2), st.sampled_from([2.0**-20, 0.5, 4.0]))
-def test_the_scale_of_counts_does_not_matter(drawn: list[Table], scale: float) -> None:
+def test_the_scale_of_counts_does_not_matter(drawn: list[ClassTable], scale: float) -> None:
     true, estimated = drawn
     scaled = {name: [scale * value for value in row] for name, row in estimated.items()}
     assert asdict(measured(true, scaled)) == pytest.approx(asdict(measured(true, estimated)), abs=ROUNDING)
 
 
 @given(tables(2), st.randoms())
-def test_the_order_of_clients_does_not_matter(drawn: list[Table], random: Any) -> None:
+def test_the_order_of_clients_does_not_matter(drawn: list[ClassTable], random: Any) -> None:
     true, estimated = drawn
     names = list(true)
     random.shuffle(names)
@@ -148,20 +158,20 @@ def test_the_order_of_clients_does_not_matter(drawn: list[Table], random: Any) -
 
 
 @given(tables(1))
-def test_uniform_is_a_table_of_ones(drawn: list[Table]) -> None:
+def test_uniform_is_a_table_of_ones(drawn: list[ClassTable]) -> None:
     (true,) = drawn
-    assert against_uniform(true) == fidelity(true, {name: [1.0] * len(row) for name, row in true.items()})
+    assert fidelity_to_uniform(true) == fidelity(true, {name: [1.0] * len(row) for name, row in true.items()})
 
 
-def test_disjoint_distributions_are_as_far_as_can_be() -> None:
-    found = measured({"a": [1, 0], "b": [0, 0]}, {"a": [0, 0], "b": [0, 5]})
-    assert found.jensen_shannon == pytest.approx(math.sqrt(math.log(2)))
-    assert (found.hellinger, found.total_variation, found.emd) == (1.0, 1.0, 1.0)
+def test_disjoint_distributions_have_the_largest_distances() -> None:
+    result = measured({"a": [1, 0], "b": [0, 0]}, {"a": [0, 0], "b": [0, 5]})
+    assert result.jensen_shannon == pytest.approx(math.sqrt(math.log(2)))
+    assert (result.hellinger, result.total_variation, result.emd) == (1.0, 1.0, 1.0)
 
 
-def test_a_cell_with_next_to_nothing_is_not_infinitely_far() -> None:
-    found = measured({"a": [1e300, 5e-24]}, {"a": [1e300, 0]})
-    assert found.jensen_shannon == pytest.approx(0, abs=ROUNDING)
+def test_a_tiny_cell_is_not_infinitely_far() -> None:
+    result = measured({"a": [1e300, 5e-24]}, {"a": [1e300, 0]})
+    assert result.jensen_shannon == pytest.approx(0, abs=ROUNDING)
 
 
 def test_emd_by_hand() -> None:
@@ -172,7 +182,7 @@ def test_emd_by_hand() -> None:
 
 
 @given(tables(2))
-def test_emd_is_the_mean_of_scipys_over_clients(drawn: list[Table]) -> None:
+def test_emd_is_the_mean_of_scipys_over_clients(drawn: list[ClassTable]) -> None:
     true, estimated = drawn
     distances: list[float] = []
     for name, row in true.items():
@@ -195,38 +205,25 @@ def test_a_client_without_an_estimate_has_no_mass_there() -> None:
     assert fidelity(true, {"client-1": [0, 4]}) == fidelity(true, {"client-0": [0, 0], "client-1": [0, 4]})
 
 
-def test_no_mass_is_no_distribution() -> None:
+def test_a_table_without_mass_has_no_distance() -> None:
     some, none = {"a": [1, 2]}, {"a": [0, 0]}
     assert fidelity(some, none) is None
     assert fidelity(none, some) is None
     assert fidelity(some, {}) is None
-    assert against_uniform(none) is None
-    assert against_uniform({}) is None
-    assert joint(none) is None
-    assert joint({}) is None
-    assert marginals(none) is None
-
-
-@given(tables(1))
-def test_marginals_sum_the_joint_distribution(drawn: list[Table]) -> None:
-    found, p = marginals(drawn[0]), joint(drawn[0])
-    assert found is not None
-    assert p is not None
-    assert list(found.clients.values()) == pytest.approx(p.sum(axis=1))
-    assert found.classes == pytest.approx(p.sum(axis=0))
-    assert p.sum() == pytest.approx(1)
+    assert fidelity_to_uniform(none) is None
+    assert fidelity_to_uniform({}) is None
 
 
 @pytest.mark.parametrize(
     ("true", "estimated", "message"),
     [
-        ({"a": [1, 2]}, {"b": [1, 2]}, "client 'b' is estimated"),
-        ({"a": [1, 2]}, {"a": [1, 2, 3]}, "2 classes against 3"),
+        ({"a": [1, 2]}, {"b": [1, 2]}, "client 'b'"),
+        ({"a": [1, 2]}, {"a": [1, 2, 3]}, "2 classes .* 3"),
         ({"a": [1, 2], "b": [1]}, {"a": [1, 2]}, "different numbers"),
-        ({"a": [1, -2]}, {"a": [1, 2]}, "'a' has counts or evidence that are negative"),
+        ({"a": [1, -2]}, {"a": [1, 2]}, "client 'a' are negative"),
         ({"a": [1, 2]}, {"a": [1, math.nan]}, "not finite"),
     ],
 )
-def test_tables_that_do_not_fit_are_refused(true: Table, estimated: Table, message: str) -> None:
+def test_tables_that_do_not_fit_are_refused(true: ClassTable, estimated: ClassTable, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         fidelity(true, estimated)

@@ -127,13 +127,15 @@ def test_states_are_taken_once_each_and_left_alone() -> None:
         assert all(torch.equal(state[name], copy[name]) for name in copy)
 
 
-@pytest.mark.parametrize("size", [1, 31, averaging.BLOCK - 1, averaging.BLOCK, 3 * averaging.BLOCK + 5])
+@pytest.mark.parametrize(
+    "size", [1, 31, averaging.BLOCK_VALUES - 1, averaging.BLOCK_VALUES, 3 * averaging.BLOCK_VALUES + 5]
+)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 def test_blocks_change_no_bit_of_the_running_sum(size: int, dtype: torch.dtype) -> None:
     draw = torch.Generator().manual_seed(size)
     tensors = [torch.randn(size, generator=draw).to(dtype) for _ in range(5)]
     weights = [0.5, 0.125, 0.25, 0.0625, 0.0625]
-    kind = averaging.accumulator(dtype)
+    kind = averaging.accumulator_dtype(dtype)
     expected = tensors[0].to(kind) * weights[0]
     for tensor, weight in zip(tensors[1:], weights[1:], strict=True):
         expected.add_(tensor.to(kind), alpha=weight)
@@ -154,10 +156,10 @@ def test_files_are_read_a_few_at_a_time(tmp_path: Path, monkeypatch: pytest.Monk
     for state, path in zip(states, paths, strict=True):
         save_file(state, path)
     one = sum(tensor.nbytes for tensor in states[0].values())
-    monkeypatch.setattr(averaging, "READ_AHEAD", 2 * one + 1)
-    files = averaging.Files(paths)
-    assert [len(part) for part in averaging.parts(files, [0, 1, 3, 4, 5, 6])] == [2, 2, 2]
-    assert [len(part) for part in averaging.parts(files[:5], [0, 1, 3])] == [2, 1]
+    monkeypatch.setattr(averaging, "READ_AHEAD_BYTES", 2 * one + 1)
+    files = averaging.LazyStateDicts(paths)
+    assert [len(part) for part in averaging.iter_batches(files, [0, 1, 3, 4, 5, 6])] == [2, 2, 2]
+    assert [len(part) for part in averaging.iter_batches(files[:5], [0, 1, 3])] == [2, 1]
     paths[2].unlink()  # of weight zero: never opened
     expected = weighted_mean(states, weights)
     for name, tensor in weighted_mean(files, weights).items():
@@ -167,7 +169,7 @@ def test_files_are_read_a_few_at_a_time(tmp_path: Path, monkeypatch: pytest.Monk
 @pytest.mark.parametrize(
     "weights", [[], [1.0], [1.0, -1.0], [0.0, 0.0], [float("nan"), 1.0], [float("inf"), 1.0]]
 )
-def test_weights_that_mean_nothing_are_refused(weights: list[float]) -> None:
+def test_invalid_weights_are_refused(weights: list[float]) -> None:
     with pytest.raises(ValueError):
         weighted_mean(states_of(0, 2), weights)
 

@@ -1,4 +1,4 @@
-"""Models by name and by the user's own factory: what is built, and one-line errors for what cannot be."""
+"""Models by name and by the user's own factory: the model that is built, and one-line errors."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_cnn_says_what_it_needs(shape: tuple[int, ...]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "options", "said"),
+    ("name", "options", "message"),
     [
         ("mlp", {"width": [3]}, "unknown setting 'model.width' of model 'mlp' .*'widths'"),
         ("mlp", {"widths": [0]}, "model.widths.0.*greater than 0"),
@@ -98,8 +98,8 @@ def test_cnn_says_what_it_needs(shape: tuple[int, ...]) -> None:
         ("cnn", {"hidden": -1}, "model.hidden"),
     ],
 )
-def test_wrong_settings_are_named(name: str, options: dict[str, object], said: str) -> None:
-    with pytest.raises(CelmError, match=said):
+def test_wrong_settings_are_named(name: str, options: dict[str, object], message: str) -> None:
+    with pytest.raises(CelmError, match=message):
         build_model(name, options, (3, 32, 32), 10)
 
 
@@ -155,6 +155,13 @@ class Pair(nn.Linear):
 def pair():
     return Pair(3, 2)
 
+def squashed(kind):
+    last = {"softmax": nn.Softmax(dim=1), "log": nn.LogSoftmax(dim=1), "sigmoid": nn.Sigmoid()}[kind]
+    return nn.Sequential(nn.Linear(3, 2), last)
+
+def regression():
+    return nn.Linear(3, 1)
+
 instance = nn.Linear(3, 2)
 number = 7
 """
@@ -197,7 +204,7 @@ def test_own_factories_are_called_with_what_they_name(
 
 
 @pytest.mark.parametrize(
-    ("name", "options", "said"),
+    ("name", "options", "message"),
     [
         ("own_absent_of_test:f", {}, "cannot import 'own_absent_of_test': ModuleNotFoundError"),
         ("own_broken_of_test:f", {}, "cannot import 'own_broken_of_test': SyntaxError"),
@@ -213,14 +220,18 @@ def test_own_factories_are_called_with_what_they_name(
         ("own_nets_of_test:passes_on", {"a": 3}, "failed: TypeError"),
         ("own_nets_of_test:not_a_module", {}, "returned int, not an nn.Module"),
         ("own_nets_of_test:broken", {}, "failed: RuntimeError: out of luck"),
-        ("own_nets_of_test:pair", {}, "must return logits, not tuple"),
+        ("own_nets_of_test:pair", {}, "must return logits, not tuple .*`logits`"),
+        ("own_nets_of_test:squashed", {"kind": "softmax"}, r"probabilities \(softmax\).*return logits"),
+        ("own_nets_of_test:squashed", {"kind": "log"}, r"probabilities \(log-softmax\)"),
+        ("own_nets_of_test:squashed", {"kind": "sigmoid"}, r"probabilities \(sigmoid\)"),
+        ("own_nets_of_test:regression", {}, "one output for each input, as in regression"),
         ("own_nets_of_test:Net", {"width": -1}, "failed: RuntimeError"),
     ],
 )
-def test_what_is_wrong_with_an_own_model_is_said_in_one_line(
-    own: Path, name: str, options: dict[str, object], said: str
+def test_errors_in_a_user_model_are_one_line(
+    own: Path, name: str, options: dict[str, object], message: str
 ) -> None:
-    with pytest.raises(CelmError, match=said) as caught:
+    with pytest.raises(CelmError, match=message) as caught:
         build_model(name, options, (3,), 2)
     assert "\n" not in str(caught.value)
 
@@ -230,6 +241,11 @@ def test_an_own_model_must_fit_inputs_and_classes(own: Path) -> None:
         build_model("own_nets_of_test:fixed", {}, (3,), 5)
     with pytest.raises(CelmError, match=r"fails on inputs \(4,\)"):
         build_model("own_nets_of_test:fixed", {}, (4,), 2)
+
+
+def test_one_class_is_no_task(own: Path) -> None:
+    with pytest.raises(CelmError, match=r"1 class: .*at least 2"):
+        build_model("own_nets_of_test:only_classes", {}, (3,), 1)
 
 
 def count(model: nn.Module) -> int:

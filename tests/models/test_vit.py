@@ -13,7 +13,7 @@ from torch.func import functional_call, stack_module_state
 
 from celm.base.errors import CelmError
 from celm.models import build_model
-from celm.models.anatomy import backbone_keys, features, find_head, head_keys
+from celm.models.heads import extract_features, find_head, head_keys
 
 transformers = pytest.importorskip("transformers")
 
@@ -48,8 +48,8 @@ def test_logits_head_and_features() -> None:
     assert model(images(3, *SHAPE)).shape == (3, 5)
     assert find_head(model, 5) == "head"
     assert head_keys(model, "head") == ("head.weight", "head.bias")
-    assert all(key.startswith("backbone.") for key in backbone_keys(model, "head"))
-    assert features(model, "head", images(3, *SHAPE)).shape == (3, 16)
+    assert {key.partition(".")[0] for key in model.state_dict()} == {"backbone", "head"}
+    assert extract_features(model, "head", images(3, *SHAPE)).shape == (3, 16)
 
 
 def test_default_is_vit_b_16() -> None:
@@ -79,7 +79,7 @@ def test_many_models_run_at_once_under_vmap_without_a_slow_path() -> None:
     torch.testing.assert_close(gradient, expected)
 
 
-def test_weights_of_a_folder_are_taken_and_the_head_is_fresh(
+def test_weights_of_a_folder_are_taken_and_the_head_is_new(
     checkpoint: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     original = transformers.ViTForImageClassification.from_pretrained(checkpoint)
@@ -88,7 +88,7 @@ def test_weights_of_a_folder_are_taken_and_the_head_is_fresh(
         model = build_model("vit", {"weights": str(checkpoint)}, SHAPE, classes)
         assert capfd.readouterr() == ("", "")
         tokens = original.vit(images(2, *SHAPE)).last_hidden_state[:, 0]
-        torch.testing.assert_close(features(model, "head", images(2, *SHAPE)), tokens)
+        torch.testing.assert_close(extract_features(model, "head", images(2, *SHAPE)), tokens)
         head = model.get_submodule("head")
         assert isinstance(head, nn.Linear)
         assert head.weight.shape == (classes, 16)
@@ -107,7 +107,7 @@ def test_inputs_are_resized_to_the_pretrained_side(checkpoint: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "shape", "said"),
+    ("options", "shape", "message"),
     [
         ({**TINY, "heads": 3}, SHAPE, "model.heads.*3 does not divide hidden_size 16"),
         (TINY, (1, 9, 8), "cannot cut images of 9x8 into patches of 4"),
@@ -119,21 +119,21 @@ def test_inputs_are_resized_to_the_pretrained_side(checkpoint: Path) -> None:
         ({"weights": "{}-absent"}, SHAPE, "cannot load"),
     ],
 )
-def test_what_does_not_fit_is_said(
-    checkpoint: Path, options: dict[str, object], shape: tuple[int, ...], said: str
+def test_settings_that_do_not_fit_are_named(
+    checkpoint: Path, options: dict[str, object], shape: tuple[int, ...], message: str
 ) -> None:
     options = {
         key: value.format(checkpoint) if isinstance(value, str) else value for key, value in options.items()
     }
-    with pytest.raises(CelmError, match=said) as caught:
+    with pytest.raises(CelmError, match=message) as caught:
         build_model("vit", options, shape, 3)
     assert "\n" not in str(caught.value)
 
 
 def test_damaged_or_pickled_or_foreign_weights_are_refused(checkpoint: Path, tmp_path: Path) -> None:
     weights = checkpoint / "model.safetensors"
-    whole = weights.read_bytes()
-    weights.write_bytes(whole[: len(whole) // 2])
+    content = weights.read_bytes()
+    weights.write_bytes(content[: len(content) // 2])
     with pytest.raises(CelmError, match="cannot load"):
         build_model("vit", {"weights": str(checkpoint)}, SHAPE, 3)
     weights.unlink()
@@ -152,7 +152,7 @@ def test_weights_that_lack_a_layer_are_refused(checkpoint: Path) -> None:
     lost = next(name for name in tensors if "layernorm.weight" in name)
     del tensors[lost]
     save_file(tensors, checkpoint / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(CelmError, match=r"has no '.*layernorm.weight'"):
+    with pytest.raises(CelmError, match=r"lacks 1 .*layernorm.weight'"):
         build_model("vit", {"weights": str(checkpoint)}, SHAPE, 3)
 
 

@@ -1,4 +1,4 @@
-"""What holds for every objective: settings, whole jobs on models with BatchNorm, edges, replacing a head."""
+"""Properties of every objective: settings, training of models with BatchNorm, edge cases, replaced heads."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ import torch
 from torch import Tensor, nn
 
 from celm.base.errors import CelmError
-from celm.base.registry import build
-from celm.federation.experiment import Train
-from celm.federation.jobs import Job, LocalData, Workbench
-from celm.method.probe import probe
-from celm.method.stacking import Stack
-from celm.models.anatomy import find_head, head_keys, replace_head, trained_keys
-from celm.models.state import describe_mismatch, state_of
+from celm.base.registry import build_component
+from celm.core.model_stack import ModelStack
+from celm.core.probe import probe
+from celm.experiment.config import TrainConfig
+from celm.federation.client_trainer import ClientData, ClientTask, ClientTrainer
+from celm.models.heads import find_head, head_keys, replace_head, trained_keys
+from celm.models.state_dict import describe_mismatch, get_state
 from celm.objectives import objectives
 from celm.objectives.objective import AnyObjective
-from celm.rules.exchange import Delivery, Round
-from objectives.local_training import after_a_file
+from celm.rules.messages import RoundData, ServerMessage
+from support.local_training import after_a_file
 
-NAMES = list(objectives.built_in)
+NAMES = list(objectives.builtins)
 CLASSES = 3
 
 
@@ -36,57 +36,58 @@ class ConvNet(nn.Module):
         return logits
 
 
-def workbench(objective: AnyObjective, dtype: torch.dtype = torch.float32) -> Workbench:
+def workbench(objective: AnyObjective, dtype: torch.dtype = torch.float32) -> ClientTrainer:
     """Three clients: 5 samples in batches of 2, so the last has one; a single sample; none."""
     torch.manual_seed(0)
     module: nn.Module = ConvNet().to(dtype)
-    module = objective.adapt(module, "head")
+    module = objective.adapt_model(module, "head")
     rows = {"client-0": [0, 1, 2, 3, 4], "client-1": [5], "client-2": []}
     x, y = torch.randn(6, 1, 5, 5, dtype=dtype), torch.tensor([0, 0, 2, 1, 0, 2])
     parts = {name: torch.tensor(part, dtype=torch.long) for name, part in rows.items()}
-    return Workbench(
+    return ClientTrainer(
         module=module,
         head=find_head(module, CLASSES),
         objective=objective,
-        train=Train(lr=0.1, batch=2, epochs=2, momentum=0.5, weight_decay=1e-3),
+        train_config=TrainConfig(lr=0.1, batch=2, epochs=2, momentum=0.5, weight_decay=1e-3),
         seed=3,
         classes=CLASSES,
         inputs=x,
-        holdings={name: LocalData(part, y[part]) for name, part in parts.items()},
+        client_data={name: ClientData(part, y[part]) for name, part in parts.items()},
         test_inputs=x,
         test_labels=y,
     )
 
 
-def play(bench: Workbench, folder: Path, rounds: int = 3) -> dict[str, Tensor]:
-    """Rounds of plain averaging with the objective's part at the server; memories and state go through files."""
+def play(bench: ClientTrainer, folder: Path, rounds: int = 3) -> dict[str, Tensor]:
+    """Run rounds of plain averaging with the objective's server hook; states go through files."""
     objective = bench.objective
-    part = objective.server(head_keys(bench.module, bench.head), trained_keys(bench.module))
-    model = state_of(bench.module)
+    part = objective.server_hook(head_keys(bench.module, bench.head), trained_keys(bench.module))
+    model = get_state(bench.module)
     state = part.init(model) if part else None
-    memories: dict[str, Any] = dict.fromkeys(bench.holdings)
+    memories: dict[str, Any] = dict.fromkeys(bench.client_data)
     for number in range(1, rounds + 1):
-        start = part.depart(state, model) if part else model
-        delivery = Delivery(start, part.extras(state) if part else {})
+        start = part.broadcast_model(state, model) if part else model
+        delivery = ServerMessage(start, part.extra_tensors(state) if part else {})
         outcomes = {
-            name: bench.work(Job(name, number, 0.1, delivery, memories[name])) for name in bench.holdings
+            name: bench.train(ClientTask(name, number, 0.1, delivery, memories[name]))
+            for name in bench.client_data
         }
         updates = {name: outcome.update for name, outcome in outcomes.items()}
         for name, outcome in outcomes.items():
             assert describe_mismatch(outcome.update.model, model) is None
-            if objective.memory_type is None:
-                assert outcome.memory is None
+            if objective.client_state_type is None:
+                assert outcome.client_state is None
             else:
-                memories[name] = after_a_file(outcome.memory, objective.memory_type, folder)
-                assert isinstance(memories[name], objective.memory_type)
-        round = Round(number, 0.1, model, dict.fromkeys(updates, delivery), updates)
+                memories[name] = after_a_file(outcome.client_state, objective.client_state_type, folder)
+                assert isinstance(memories[name], objective.client_state_type)
+        round = RoundData(number, model, dict.fromkeys(updates, delivery), updates)
         model = round.average([update.model for update in updates.values()], [1.0] * 3)
         if part:
-            state = after_a_file(part.absorb(state, round, model, 3), part.state_type, folder)
-            model = part.adjust(state, model)
+            state = after_a_file(part.update_state(state, round, model, 3), part.state_type, folder)
+            model = part.postprocess(state, model)
         assert describe_mismatch(model, updates["client-0"].model) is None
         untouched = updates["client-2"].model
-        assert updates["client-2"].steps == 0
+        assert updates["client-2"].num_steps == 0
         assert all(torch.equal(untouched[key], tensor) for key, tensor in start.items())
     return model
 
@@ -110,13 +111,13 @@ def test_the_adapted_model_gives_logits_and_can_be_probed(name: str) -> None:
     with torch.no_grad():
         assert bench.module(bench.inputs).shape == (6, CLASSES)
     start = torch.zeros(2, CLASSES, 1, 5, 5)
-    found = probe(Stack(bench.module, [state_of(bench.module)] * 2), start, CLASSES, steps=2)
-    assert found.logits.shape == (2, CLASSES)
-    assert found.logits.isfinite().all()
+    result = probe(ModelStack(bench.module, [get_state(bench.module)] * 2), start, CLASSES, steps=2)
+    assert result.logits.shape == (2, CLASSES)
+    assert result.logits.isfinite().all()
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_it_says_in_one_line_what_it_is_and_what_its_settings_mean(name: str) -> None:
+def test_summary_and_settings_are_described(name: str) -> None:
     assert 20 < len(objectives.summary(name)) < 100
     assert all(setting["about"] for setting in objectives.settings(name))
 
@@ -138,14 +139,14 @@ def test_it_says_in_one_line_what_it_is_and_what_its_settings_mean(name: str) ->
 )
 def test_settings_out_of_range_are_refused_by_name(name: str, options: dict[str, float]) -> None:
     with pytest.raises(CelmError, match=f"objective.{next(iter(options))}"):
-        build(objectives.load(name), options, "objective", name)
+        build_component(objectives.load(name), options, "objective", name)
 
 
 @pytest.mark.parametrize("name", ["moon", "fedgela"])
-def test_a_head_that_is_no_linear_layer_is_refused(name: str) -> None:
+def test_a_head_that_is_not_a_linear_layer_is_refused(name: str) -> None:
     module = nn.Sequential(nn.Conv2d(1, CLASSES, 5), nn.Flatten())
     with pytest.raises(CelmError, match="layer '0' is a Conv2d"):
-        objectives.build(name, {}).adapt(module, "0")
+        objectives.build(name, {}).adapt_model(module, "0")
 
 
 def test_a_head_is_replaced_under_all_its_names_and_nothing_of_its_size_may_follow() -> None:

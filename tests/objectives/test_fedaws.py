@@ -1,4 +1,4 @@
-"""FedAwS: one step by finite differences, and classes that end further apart."""
+"""FedAwS: steps by finite differences, and classes that end further apart."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from celm.base.errors import CelmError
-from celm.models.state import state_of
+from celm.models.state_dict import get_state
+from celm.objectives.cross_entropy import Plain
 from celm.objectives.fedaws import FedAws
-from celm.objectives.plain import Plain
-from objectives.local_training import Array, net, samples, task_of
+from support.local_training import Array, net, samples, task_of
 
 
 def distances(W: Array) -> Array:
@@ -27,12 +27,12 @@ def crowding(W: Array, margin: float) -> float:
 
 
 def slope(W: Array, margin: float) -> Array:
-    found = np.zeros_like(W)
+    result = np.zeros_like(W)
     for at in np.ndindex(*W.shape):
         side = np.zeros_like(W)
         side[at] = 1e-6
-        found[at] = (crowding(W + side, margin) - crowding(W - side, margin)) / 2e-6
-    return found
+        result[at] = (crowding(W + side, margin) - crowding(W - side, margin)) / 2e-6
+    return result
 
 
 def rows(classes: int, seed: int, width: int = 6) -> torch.Tensor:
@@ -46,8 +46,8 @@ def test_three_steps_with_momentum_by_hand() -> None:
     for _ in range(3):
         velocity = 0.9 * velocity + slope(expected, 0.8)
         expected = expected - 0.5 * velocity
-    found = FedAws(margin=0.8, steps=3, lr=0.5).spread(W)
-    np.testing.assert_allclose(found.numpy(), expected, atol=1e-7)
+    result = FedAws(margin=0.8, steps=3, lr=0.5).spread_rows(W)
+    np.testing.assert_allclose(result.numpy(), expected, atol=1e-7)
 
 
 @settings(deadline=None, max_examples=20)
@@ -56,26 +56,26 @@ def test_crowded_classes_are_spread_out(classes: int, seed: int) -> None:
     W = rows(classes, seed)
     W = W + 2 * W.mean(dim=0)  # crowded to one side
     objective = FedAws()
-    spread = objective.spread(W).numpy()
+    spread = objective.spread_rows(W).numpy()
     off = ~np.eye(classes, dtype=bool)
 
-    def crowding(found: np.ndarray) -> float:
-        return float(np.square(np.maximum(0, objective.margin - distances(found)[off])).mean())
+    def crowding(result: np.ndarray) -> float:
+        return float(np.square(np.maximum(0, objective.margin - distances(result)[off])).mean())
 
     assert crowding(spread) < crowding(W.numpy()) or crowding(W.numpy()) == 0
 
 
 def test_classes_beyond_the_margin_are_left_alone() -> None:
     W = torch.eye(4, 6, dtype=torch.float64)
-    assert torch.equal(FedAws(margin=0.4).spread(W), W)
+    assert torch.equal(FedAws(margin=0.4).spread_rows(W), W)
 
 
 def test_only_the_weight_of_the_head_changes() -> None:
     module = net()
-    part = FedAws().server(("2.weight", "2.bias"), ())
+    part = FedAws().server_hook(("2.weight", "2.bias"), ())
     assert part is not None
-    model = state_of(module)
-    after = part.adjust(part.init(model), model)
+    model = get_state(module)
+    after = part.postprocess(part.init(model), model)
     assert {name for name in model if not torch.equal(after[name], model[name])} == {"2.weight"}
     assert after["2.weight"].dtype == model["2.weight"].dtype
     assert not after["2.weight"].requires_grad
@@ -88,7 +88,7 @@ def test_clients_train_plainly() -> None:
 
 
 def test_a_head_without_rows_is_refused() -> None:
-    part = FedAws().server(("head.original0",), ())
+    part = FedAws().server_hook(("head.original0",), ())
     assert part is not None
-    with pytest.raises(CelmError, match="needs a linear head"):
+    with pytest.raises(CelmError, match="linear head"):
         part.init({"head.original0": torch.ones(3, 1)})

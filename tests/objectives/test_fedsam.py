@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+from celm.objectives.cross_entropy import Plain
 from celm.objectives.fedsam import FedSam
-from celm.objectives.plain import Plain
-from objectives.local_training import joined, linear, net, samples, slope, step, task_of, together
+from support.local_training import joined, linear, net, samples, slope, step, task_of, together
 
 
 @pytest.mark.parametrize(("rho", "used"), [(None, 0.1), (0.6, 0.6)])
@@ -21,8 +21,8 @@ def test_sam_by_hand(rho: float | None, used: float) -> None:
     layer, (x, y) = linear(), samples()
     W = joined(layer).copy()
     g = slope(W, x, y)
-    found = together(FedSam(rho=rho).gradients(task_of(layer, y), None, x, y))
-    np.testing.assert_allclose(found, slope(W + used * g / np.linalg.norm(g), x, y), atol=1e-12)
+    result = together(FedSam(rho=rho).gradients(task_of(layer, y), None, x, y))
+    np.testing.assert_allclose(result, slope(W + used * g / np.linalg.norm(g), x, y), atol=1e-12)
     assert np.array_equal(joined(layer), W)
 
 
@@ -34,8 +34,8 @@ def test_asam_by_hand(rho: float | None, used: float) -> None:
     T = np.abs(W) + 0.2
     T[:, -1] = 1  # biases
     moved = W + used * T**2 * g / np.linalg.norm(T * g)
-    found = together(FedSam(rho=rho, adaptive=True).gradients(task_of(layer, y), None, x, y))
-    np.testing.assert_allclose(found, slope(moved, x, y), atol=1e-12)
+    result = together(FedSam(rho=rho, adaptive=True).gradients(task_of(layer, y), None, x, y))
+    np.testing.assert_allclose(result, slope(moved, x, y), atol=1e-12)
 
 
 @pytest.mark.parametrize("adaptive", [False, True])
@@ -57,12 +57,12 @@ def test_batch_statistics_are_of_the_first_pass() -> None:
     x, y = samples()
     once(x.float())
     FedSam(rho=2.0).gradients(task_of(module, y), None, x.float(), y)
-    for (name, found), expected in zip(module.named_buffers(), once.buffers(), strict=True):
-        assert torch.equal(found, expected), name
+    for (name, result), expected in zip(module.named_buffers(), once.buffers(), strict=True):
+        assert torch.equal(result, expected), name
 
 
 @pytest.mark.parametrize("adaptive", [False, True])
-def test_where_the_gradient_is_zero_there_is_nowhere_to_go(adaptive: bool) -> None:
+def test_a_zero_gradient_gives_no_perturbation(adaptive: bool) -> None:
     layer = nn.Linear(4, 1)
     x, y = samples(3)[0].float(), torch.zeros(3, dtype=torch.long)
     task = task_of(layer, y, classes=1)
@@ -91,6 +91,6 @@ def test_parameters_come_back_even_when_the_second_pass_fails() -> None:
 def test_the_ascent_is_as_long_as_rho_and_uphill(rho: float, seed: int) -> None:
     layer, (x, y) = linear(seed), samples(5, seed)
     task = task_of(layer, y)
-    ascent = FedSam(rho=rho).ascent(task, Plain().gradients(task, None, x, y))
+    ascent = FedSam(rho=rho).compute_perturbation(task, Plain().gradients(task, None, x, y))
     assert np.linalg.norm(together(ascent)) == pytest.approx(rho)
     assert (together(ascent) * slope(joined(layer), x, y)).sum() > 0

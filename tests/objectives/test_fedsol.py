@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from celm.objectives.cross_entropy import Plain
 from celm.objectives.fedsol import FedSol
-from celm.objectives.plain import Plain
-from objectives.local_training import (
+from support.local_training import (
     Array,
     joined,
     linear,
@@ -36,7 +36,7 @@ def test_by_hand_over_three_steps(adaptive: bool) -> None:
     layer, (x, y) = linear(), samples()
     start = joined(layer).copy()
     objective, task = FedSol(rho=1.5, adaptive=adaptive, temperature=2.0), task_of(layer, y, lr=0.5)
-    context = objective.begin(task)
+    context = objective.start_round(task)
     for number in range(3):
         W = joined(layer).copy()
         g_p = proximal_slope(W, start, x, 2.0)
@@ -46,8 +46,8 @@ def test_by_hand_over_three_steps(adaptive: bool) -> None:
             e[:, :-1] *= way[:, :-1] / np.maximum(np.linalg.norm(way[:, :-1], axis=0), 1e-12)
             e[:, -1] *= way[:, -1] / max(np.linalg.norm(way[:, -1]), 1e-12)
         assert number == 0 or np.linalg.norm(e) > 0.1
-        found = together(objective.gradients(task, context, x, y))
-        np.testing.assert_allclose(found, slope(W + e, x, y), atol=1e-9)
+        result = together(objective.gradients(task, context, x, y))
+        np.testing.assert_allclose(result, slope(W + e, x, y), atol=1e-9)
         assert np.array_equal(joined(layer), W)
         step(objective, task, context, x, y)
 
@@ -55,13 +55,13 @@ def test_by_hand_over_three_steps(adaptive: bool) -> None:
 def test_the_proximal_gradient_is_that_of_the_divergence() -> None:
     module, (x, y) = net(), samples()
     objective, task = FedSol(), task_of(module, y, lr=1.0)
-    context = objective.begin(task)
+    context = objective.start_round(task)
     step(Plain(), task, None, x, y)
-    found = objective.proximal(task, context, x)
+    result = objective.proximal_gradients(task, context, x)
     wanted = (context.network(x) / 3).softmax(dim=1)
     actual = (module(x) / 3).softmax(dim=1)
     divergence = (wanted * (wanted.log() - actual.log())).sum(dim=1).mean()
-    for a, b in zip(found, torch.autograd.grad(divergence, list(module.parameters())), strict=True):
+    for a, b in zip(result, torch.autograd.grad(divergence, list(module.parameters())), strict=True):
         torch.testing.assert_close(a, b)
 
 
@@ -69,9 +69,9 @@ def test_the_proximal_gradient_is_that_of_the_divergence() -> None:
 def test_the_first_step_of_a_round_is_plain_to_the_bit(adaptive: bool) -> None:
     module, (x, y) = net().float(), samples()
     objective, task = FedSol(adaptive=adaptive), task_of(module, y)
-    found = objective.gradients(task, objective.begin(task), x.float(), y)
+    result = objective.gradients(task, objective.start_round(task), x.float(), y)
     plain = Plain().gradients(task, None, x.float(), y)
-    assert all(torch.equal(a, b) for a, b in zip(found, plain, strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(result, plain, strict=True))
 
 
 def test_batch_statistics_are_of_the_first_pass_and_the_anchor_keeps_its_own() -> None:
@@ -82,12 +82,12 @@ def test_batch_statistics_are_of_the_first_pass_and_the_anchor_keeps_its_own() -
     x, y = samples()
     once(x.float())
     objective, task = FedSol(rho=2.0), task_of(module, y)
-    context = objective.begin(task)
+    context = objective.start_round(task)
     objective.gradients(task, context, x.float(), y)
-    for (name, found), expected in zip(module.named_buffers(), once.buffers(), strict=True):
-        assert torch.equal(found, expected), name
-    for found, expected in zip(context.network.buffers(), delivered.buffers(), strict=True):
-        assert torch.equal(found, expected)
+    for (name, result), expected in zip(module.named_buffers(), once.buffers(), strict=True):
+        assert torch.equal(result, expected), name
+    for result, expected in zip(context.network.buffers(), delivered.buffers(), strict=True):
+        assert torch.equal(result, expected)
 
 
 def test_parameters_of_any_shape_are_perturbed() -> None:
@@ -103,8 +103,10 @@ def test_parameters_of_any_shape_are_perturbed() -> None:
 
     x, y = samples()
     objective, task = FedSol(), task_of(Scaled(), y)
-    context = objective.begin(task)
+    context = objective.start_round(task)
     step(objective, task, context, x.float(), y)
-    ascent = objective.ascent(task, context, objective.proximal(task, context, x.float()))
+    ascent = objective.compute_perturbation(
+        task, context, objective.proximal_gradients(task, context, x.float())
+    )
     assert all(part.any() for part in ascent)
     assert [part.shape for part in ascent] == [parameter.shape for parameter in task.parameters]

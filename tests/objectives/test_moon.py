@@ -12,13 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from celm.method.chains import plain
-from celm.method.stacking import Stack
-from celm.models.anatomy import features, find_head
-from celm.models.state import state_of
-from celm.objectives.moon import Moon, Previous, contrast
-from celm.objectives.plain import Plain
-from objectives.local_training import (
+from celm.core.batched_layers import layerwise_forward
+from celm.core.model_stack import ModelStack
+from celm.models.heads import extract_features, find_head
+from celm.models.state_dict import get_state
+from celm.objectives.cross_entropy import Plain
+from celm.objectives.moon import Moon, MoonState, contrastive_loss
+from support.local_training import (
     CLASSES,
     Array,
     after_a_file,
@@ -39,15 +39,15 @@ def cosine(a: Array, b: Array) -> Array:
 @pytest.mark.parametrize("projection", [0, 6])
 def test_loss_is_the_formula(projection: int) -> None:
     objective = Moon(mu=2.0, temperature=0.7, projection=projection)
-    current, delivered, previous = (objective.adapt(net(seed), "2") for seed in (0, 1, 2))
+    current, delivered, previous = (objective.adapt_model(net(seed), "2") for seed in (0, 1, 2))
     x, y = samples()
-    task = task_of(delivered, y, memory=Previous(state_of(previous)))
-    context = objective.begin(task)
+    task = task_of(delivered, y, memory=MoonState(get_state(previous)))
+    context = objective.start_round(task)
     delivered.load_state_dict(current.state_dict())  # as if trained: the reference must not follow
-    reference = objective.adapt(net(1), "2")
+    reference = objective.adapt_model(net(1), "2")
     with torch.no_grad():
         p = softmax(current(x).numpy())
-        z, z_g, z_p = (features(m, task.head, x).numpy() for m in (current, reference, previous))
+        z, z_g, z_p = (extract_features(m, task.head, x).numpy() for m in (current, reference, previous))
     assert z.shape == (6, projection or 5)
     towards, away = np.exp(cosine(z, z_g) / 0.7), np.exp(cosine(z, z_p) / 0.7)
     expected = -np.log(p[np.arange(6), y.numpy()]).mean() + 2 * -np.log(towards / (towards + away)).mean()
@@ -57,14 +57,14 @@ def test_loss_is_the_formula(projection: int) -> None:
 def test_gradient_is_that_of_the_loss_and_references_take_none() -> None:
     objective = Moon(mu=3.0, projection=0)
     x, y = samples()
-    task = task_of(net(0), y, memory=Previous(state_of(net(2))))
-    context = objective.begin(task)
+    task = task_of(net(0), y, memory=MoonState(get_state(net(2))))
+    context = objective.start_round(task)
     assert context is not None
     step(objective, task, context, x, y)
     expected = numerically(objective, task, context, x, y)
-    for found, slope in zip(objective.gradients(task, context, x, y), expected, strict=True):
-        np.testing.assert_allclose(found.numpy(), slope, atol=1e-7)
-    for network in (context.delivered, context.previous):
+    for result, slope in zip(objective.gradients(task, context, x, y), expected, strict=True):
+        np.testing.assert_allclose(result.numpy(), slope, atol=1e-7)
+    for network in (context.global_model, context.previous_model):
         assert not network.training
         assert not any(parameter.requires_grad for parameter in network.parameters())
 
@@ -72,32 +72,32 @@ def test_gradient_is_that_of_the_loss_and_references_take_none() -> None:
 def test_the_first_round_is_cross_entropy_alone() -> None:
     x, y = samples()
     task = task_of(net(), y)
-    assert Moon(projection=0).loss(task, Moon().begin(task), x, y) == Plain().loss(task, None, x, y)
+    assert Moon(projection=0).loss(task, Moon().start_round(task), x, y) == Plain().loss(task, None, x, y)
 
 
 @settings(deadline=None, max_examples=30)
 @given(temperature=st.floats(0.05, 5), seed=st.integers(0, 50))
 def test_identical_references_cost_log_two(temperature: float, seed: int) -> None:
     z, (other, _) = samples(4, seed)[0], samples(4, seed + 100)
-    assert contrast(z, other, other, temperature).item() == pytest.approx(math.log(2))
-    assert contrast(z, z, -z, temperature).item() < math.log(2)
+    assert contrastive_loss(z, other, other, temperature).item() == pytest.approx(math.log(2))
+    assert contrastive_loss(z, z, -z, temperature).item() < math.log(2)
 
 
 def test_features_that_are_all_zero_give_finite_gradients() -> None:
     z = torch.zeros(3, 4, requires_grad=True)
-    contrast(z, torch.ones(3, 4), -torch.ones(3, 4), 0.5).backward()
+    contrastive_loss(z, torch.ones(3, 4), -torch.ones(3, 4), 0.5).backward()
     assert z.grad is not None
     assert z.grad.isfinite().all()
 
 
-def test_what_is_remembered_is_the_trained_model_and_survives_a_file(tmp_path: Path) -> None:
+def test_the_client_state_is_the_trained_model_and_survives_a_file(tmp_path: Path) -> None:
     objective = Moon(projection=0)
     module = nn.Sequential(nn.Linear(4, 5), nn.BatchNorm1d(5), nn.Linear(5, CLASSES))
     x, y = samples()
     task = task_of(module, y)
     step(objective, task, None, x.float(), y)
-    memory = after_a_file(objective.remember(task, None, 1), Previous, tmp_path)
-    assert isinstance(memory, Previous)
+    memory = after_a_file(objective.next_client_state(task, None, 1), MoonState, tmp_path)
+    assert isinstance(memory, MoonState)
     assert list(memory.model) == list(module.state_dict())
     assert all(torch.equal(memory.model[name], tensor) for name, tensor in module.state_dict().items())
     step(objective, task, None, x.float(), y)
@@ -105,23 +105,23 @@ def test_what_is_remembered_is_the_trained_model_and_survives_a_file(tmp_path: P
 
 
 @pytest.mark.parametrize(("module", "head"), [(net(), "2"), (linear(), "")], ids=["net", "linear"])
-def test_the_projection_stands_before_the_head_and_can_be_probed(module: nn.Module, head: str) -> None:
+def test_the_projection_precedes_the_head_and_can_be_probed(module: nn.Module, head: str) -> None:
     objective = Moon()
     assert not objective.keeps_architecture
-    adapted = objective.adapt(module, head)
+    adapted = objective.adapt_model(module, head)
     assert find_head(adapted, CLASSES).endswith("classifier")
     shapes = [tuple(p.weight.shape) for p in adapted.modules() if isinstance(p, nn.Linear)][-3:]
     width = shapes[0][0]
     assert shapes == [(width, width), (256, width), (CLASSES, 256)]
     adapted = adapted.float()
-    stack = Stack(adapted, [state_of(adapted)] * 2)
-    fast = plain(stack, (4,))
+    stack = ModelStack(adapted, [get_state(adapted)] * 2)
+    fast = layerwise_forward(stack, (4,))
     assert fast is not None
     x = samples(5)[0].float()
     torch.testing.assert_close(fast(torch.stack([x, x]))[1], adapted(x))
 
 
-def test_without_a_projection_the_model_is_left_alone() -> None:
+def test_without_a_projection_the_model_is_unchanged() -> None:
     module, objective = net(), Moon(projection=0)
     assert objective.keeps_architecture
-    assert objective.adapt(module, "2") is module
+    assert objective.adapt_model(module, "2") is module

@@ -1,4 +1,4 @@
-"""`celm report`: says where the report is; a mistake is one line."""
+"""`celm report` prints the path of the report; an error is one line."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ import typer
 from typer.testing import CliRunner
 
 from celm.cli.output import with_exit_codes
-from celm.cli.report import command
+from celm.cli.report import report_command
 
 app = typer.Typer()
-app.command()(with_exit_codes(command))
+app.command()(with_exit_codes(report_command))
 
 
-def test_where_the_report_is(tmp_path: Path, handmade: Callable[..., Path]) -> None:
-    place = handmade(tmp_path / "run")
-    told = CliRunner().invoke(app, [str(place), "--format", "json"])
-    assert json.loads(told.stdout) == {"report": str(place / "report.html")}
-    told = CliRunner().invoke(app, [str(place), "--out", str(tmp_path / "r.html")])
-    assert told.stdout == f"report: {tmp_path / 'r.html'}\n"
+def test_the_path_of_the_report_is_printed(tmp_path: Path, handmade: Callable[..., Path]) -> None:
+    folder = handmade(tmp_path / "run")
+    done = CliRunner().invoke(app, [str(folder), "--format", "json"])
+    assert json.loads(done.stdout) == {"report": str(folder / "report.html")}
+    done = CliRunner().invoke(app, [str(folder), "--out", str(tmp_path / "r.html")])
+    assert done.stdout == f"report: {tmp_path / 'r.html'}\n"
     assert (tmp_path / "r.html").stat().st_size > 10_000
 
 
-def test_a_folder_that_is_no_run_is_one_line(tmp_path: Path) -> None:
-    told = CliRunner().invoke(app, [str(tmp_path)])
-    assert told.exit_code == 2
-    assert told.stderr.startswith("error: ")
-    assert told.stderr.count("\n") == 1
+def test_an_error_is_one_line(tmp_path: Path) -> None:
+    done = CliRunner().invoke(app, [str(tmp_path)])
+    assert done.exit_code == 2
+    assert done.stderr.startswith("error: ")
+    assert done.stderr.count("\n") == 1

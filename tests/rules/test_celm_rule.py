@@ -1,4 +1,4 @@
-"""CELM's rule against Algorithm 1 of the paper, written out in numpy for nets whose gradients are known."""
+"""The rule `celm` against Algorithm 1 of the paper, written in numpy for nets with known gradients."""
 
 from __future__ import annotations
 
@@ -10,12 +10,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from celm.base.randomness import generator
-from celm.method.cheaper import sampled_classes
-from celm.rules.celm import Celm, Evidence
-from celm.rules.exchange import Round
-from celm.rules.rule import Facts, ProbeSettings, Weighing
-from rules import rounds
+from celm.base.errors import CelmError
+from celm.base.randomness import make_generator
+from celm.core.probe_schedules import sample_classes
+from celm.rules.celm import Celm, CelmState
+from celm.rules.celm_parts.round_probe import ProbeState
+from celm.rules.messages import RoundData
+from celm.rules.rule import ProbeSettings, ServerContext, WeightingResult
+from support import rule_rounds
 
 CLASSES, FEATURES, HIDDEN, SEED = 3, 4, 6, 11
 STEPS, LR, L2 = 6, 0.05, 1e-2
@@ -36,8 +38,8 @@ def model(seed: int, size: float = 1.0) -> State:
     }
 
 
-def facts(rounds: int = 100, clients: tuple[str, ...] = NAMES) -> Facts:
-    return Facts(
+def context(rounds: int = 100, clients: tuple[str, ...] = NAMES) -> ServerContext:
+    return ServerContext(
         clients=clients,
         classes=CLASSES,
         input_shape=(FEATURES,),
@@ -49,8 +51,8 @@ def facts(rounds: int = 100, clients: tuple[str, ...] = NAMES) -> Facts:
     )
 
 
-def a_round(number: int, start: State, models: Mapping[str, State]) -> Round:
-    return rounds.a_round(start, models, number)
+def a_round(number: int, start: State, models: Mapping[str, State]) -> RoundData:
+    return rule_rounds.a_round(start, models, number)
 
 
 # --- Algorithm 1, independently -----------------------------------------------------------------------------
@@ -70,7 +72,7 @@ def lm_probe(state: State, X: Array) -> tuple[Array, Array]:
 
 
 def gaussian(name: str) -> Array:
-    draw = generator(SEED, "probe", name)
+    draw = make_generator(SEED, "probe", name)
     return torch.randn(CLASSES, FEATURES, generator=draw).double().numpy()
 
 
@@ -99,258 +101,275 @@ class Algorithm1:
 @pytest.mark.parametrize("beta", [0.0, 0.5, 0.9])
 def test_rounds_follow_algorithm_1(beta: float) -> None:
     """Warm starts over rounds, the bias from the round's starting model, smoothing, freezing, averaging."""
-    rule, federation, paper = Celm(warmup=3, beta=beta), facts(), Algorithm1(beta, 3)
-    state, start = rule.init(federation), model(0, 0.3)
+    rule, server, paper = Celm(warmup=3, beta=beta), context(), Algorithm1(beta, 3)
+    state, start = rule.init(server), model(0, 0.3)
     for number in range(1, 6):
         models = {name: model(100 * number + i) for i, name in enumerate(NAMES)}
         round = a_round(number, start, models)
-        weighing = rule.weigh(state, federation, round)
+        result = rule.compute_weights(state, server, round)
         paper.round(number, start, models)
-        assert list(weighing.weights) == list(NAMES)
-        assert list(weighing.weights.values()) == pytest.approx(paper.c.tolist(), abs=1e-4)
-        assert weighing.standing == pytest.approx(weighing.weights)
+        assert list(result.aggregation_weights) == list(NAMES)
+        assert list(result.aggregation_weights.values()) == pytest.approx(paper.c.tolist(), abs=1e-4)
+        assert result.client_weights == pytest.approx(result.aggregation_weights)
         if number <= 3:
-            assert list(weighing.scores.values()) == pytest.approx(paper.bar.tolist(), abs=1e-4)
-            np.testing.assert_allclose(list(weighing.evidence.values()), paper.q, rtol=1e-3, atol=1e-3)
-            assert weighing.diagnostics["bias"] == pytest.approx(paper.b, abs=1e-3)
-            assert weighing.diagnostics["unreadable"] == []
+            assert list(result.scores.values()) == pytest.approx(paper.bar.tolist(), abs=1e-4)
+            np.testing.assert_allclose(list(result.evidence.values()), paper.q, rtol=1e-3, atol=1e-3)
+            assert result.diagnostics["bias"] == pytest.approx(paper.b, abs=1e-3)
+            assert result.diagnostics["nonfinite"] == []
             for name in NAMES:
-                np.testing.assert_allclose(weighing.inputs[name].numpy(), paper.X[name], atol=1e-3)
-            np.testing.assert_allclose(weighing.state.global_inputs.numpy(), paper.X_g, atol=1e-3)
-        merged = rule.merge(state, round, weighing)
+                np.testing.assert_allclose(result.probe_inputs[name].numpy(), paper.X[name], atol=1e-3)
+            np.testing.assert_allclose(result.state.probe.global_inputs.numpy(), paper.X_g, atol=1e-3)
+        merged = rule.aggregate(state, round, result)
         for name, tensor in merged.items():
             expected = sum(
                 c * models[client][name].double() for c, client in zip(paper.c, NAMES, strict=True)
             )
             np.testing.assert_allclose(tensor.numpy(), expected.numpy(), atol=1e-3)
-        state, start = weighing.state, merged
+        state, start = result.state, merged
 
 
-def test_after_warm_up_nothing_is_probed() -> None:
+def test_after_the_warm_up_no_model_is_probed() -> None:
     class Untouchable(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
             raise AssertionError("probed after warm-up")
 
     rule = Celm(warmup=1)
-    state, first = play(rule, {1: {name: model(i) for i, name in enumerate(NAMES)}})
-    federation = Facts(NAMES, CLASSES, (FEATURES,), 100, SEED, Untouchable(), ())
-    later = rule.weigh(
-        state, federation, a_round(2, model(9), {name: model(50 + i) for i, name in enumerate(NAMES)})
+    state, first = run_rounds(rule, {1: {name: model(i) for i, name in enumerate(NAMES)}})
+    server = ServerContext(NAMES, CLASSES, (FEATURES,), 100, SEED, Untouchable(), ())
+    later = rule.compute_weights(
+        state, server, a_round(2, model(9), {name: model(50 + i) for i, name in enumerate(NAMES)})
     )
-    assert (later.scores, later.evidence, later.inputs) == (None, None, None)
-    assert later.weights == pytest.approx(first.weights)
+    assert (later.scores, later.evidence, later.probe_inputs) == (None, None, None)
+    assert later.aggregation_weights == pytest.approx(first.aggregation_weights)
     assert later.state.weights == state.weights
 
 
 @pytest.mark.parametrize(("rounds", "warmup", "expected"), [(100, None, 5), (20, None, 1), (100, 7, 7)])
 def test_warm_up_is_as_long_as_local_heads(rounds: int, warmup: int | None, expected: int) -> None:
-    rule, federation = Celm(warmup=warmup), facts(rounds)
-    assert rule.local_heads(rounds) == expected
+    rule, server = Celm(warmup=warmup), context(rounds)
+    assert rule.local_head_rounds(rounds) == expected
     models = {name: model(i) for i, name in enumerate(NAMES)}
-    state = rule.init(federation)
-    assert rule.weigh(state, federation, a_round(expected, model(9), models)).scores is not None
-    assert rule.weigh(state, federation, a_round(expected + 1, model(9), models)).scores is None
+    state = rule.init(server)
+    assert rule.compute_weights(state, server, a_round(expected, model(9), models)).scores is not None
+    assert rule.compute_weights(state, server, a_round(expected + 1, model(9), models)).scores is None
 
 
-def play(
+def run_rounds(
     rule: Celm, history: Mapping[int, Mapping[str, State]], clients: tuple[str, ...] = NAMES
-) -> tuple[Evidence, Weighing[Evidence]]:
-    federation = facts(clients=clients)
-    state = rule.init(federation)
+) -> tuple[CelmState, WeightingResult[CelmState]]:
+    server = context(clients=clients)
+    state = rule.init(server)
     for number, models in history.items():
-        weighing = rule.weigh(state, federation, a_round(number, model(9, 0.1), models))
-        state = weighing.state
-    return state, weighing
+        result = rule.compute_weights(state, server, a_round(number, model(9, 0.1), models))
+        state = result.state
+    return state, result
 
 
 def test_an_absent_client_keeps_its_weight_and_its_inputs() -> None:
     a, b, c = NAMES
     everybody = {name: model(i) for i, name in enumerate(NAMES)}
-    before, _ = play(Celm(warmup=5), {1: everybody})
-    after, weighing = play(Celm(warmup=5), {1: everybody, 2: {a: model(20), c: model(21)}})
-    assert list(weighing.weights) == [a, c]
-    assert sum(weighing.weights.values()) == pytest.approx(1)
-    assert after.weights.of[b] == pytest.approx(before.weights.of[b])
-    assert sum(after.weights.of.values()) == pytest.approx(1)
-    assert torch.equal(after.inputs[b], before.inputs[b])
-    assert b not in weighing.evidence
-    # Back again, its probe goes on from where it ended.
-    returned, _ = play(Celm(warmup=5), {1: everybody, 2: {a: model(20), c: model(21)}, 3: {b: model(22)}})
-    _, expected = lm_probe(model(22), before.inputs[b].double().numpy())
-    np.testing.assert_allclose(returned.inputs[b].numpy(), expected, atol=1e-4)
+    before, _ = run_rounds(Celm(warmup=5), {1: everybody})
+    after, result = run_rounds(Celm(warmup=5), {1: everybody, 2: {a: model(20), c: model(21)}})
+    assert list(result.aggregation_weights) == [a, c]
+    assert sum(result.aggregation_weights.values()) == pytest.approx(1)
+    assert after.weights.by_client[b] == pytest.approx(before.weights.by_client[b])
+    assert sum(after.weights.by_client.values()) == pytest.approx(1)
+    assert torch.equal(after.probe.client_inputs[b], before.probe.client_inputs[b])
+    assert b not in result.evidence
+    # When it returns, its probe starts from its last final inputs.
+    returned, _ = run_rounds(
+        Celm(warmup=5), {1: everybody, 2: {a: model(20), c: model(21)}, 3: {b: model(22)}}
+    )
+    _, expected = lm_probe(model(22), before.probe.client_inputs[b].double().numpy())
+    np.testing.assert_allclose(returned.probe.client_inputs[b].numpy(), expected, atol=1e-4)
 
 
-def test_a_client_first_seen_later_starts_at_the_mean_from_noise_of_its_own() -> None:
+def test_a_late_client_starts_at_the_mean_weight_and_from_its_own_noise() -> None:
     a, b, c = NAMES
-    state, weighing = play(
+    state, result = run_rounds(
         Celm(warmup=1), {1: {a: model(0), b: model(1)}, 2: {a: model(2), c: model(3)}}, (a, b)
     )
-    first, _ = play(Celm(warmup=1), {1: {a: model(0), b: model(1)}}, (a, b))
-    assert weighing.standing == pytest.approx(
-        {a: first.weights.of[a] / 1.5, b: first.weights.of[b] / 1.5, c: 1 / 3}
+    first, _ = run_rounds(Celm(warmup=1), {1: {a: model(0), b: model(1)}}, (a, b))
+    assert result.client_weights == pytest.approx(
+        {a: first.weights.by_client[a] / 1.5, b: first.weights.by_client[b] / 1.5, c: 1 / 3}
     )
-    _, scored = play(Celm(warmup=2), {1: {a: model(0), b: model(1)}, 2: {a: model(2), c: model(3)}}, (a, b))
+    _, scored = run_rounds(
+        Celm(warmup=2), {1: {a: model(0), b: model(1)}, 2: {a: model(2), c: model(3)}}, (a, b)
+    )
     _, expected = lm_probe(model(3), gaussian(c))
-    np.testing.assert_allclose(scored.inputs[c].numpy(), expected, atol=1e-4)
-    assert set(state.weights.of) == set(NAMES)
+    np.testing.assert_allclose(scored.probe_inputs[c].numpy(), expected, atol=1e-4)
+    assert set(state.weights.by_client) == set(NAMES)
 
 
 @pytest.mark.parametrize("bad", [float("nan"), 3e38])
-def test_a_client_that_cannot_be_read_is_named_and_spoils_nobody(bad: float) -> None:
+def test_a_nonfinite_client_is_named_and_does_not_change_the_others(bad: float) -> None:
     a, b, c = NAMES
     broken = {name: torch.full_like(tensor, bad) for name, tensor in model(1).items()}
-    _, with_it = play(Celm(warmup=5, beta=0.5), {1: {a: model(0), b: broken, c: model(2)}})
-    _, without = play(Celm(warmup=5, beta=0.5), {1: {a: model(0), c: model(2)}})
-    assert with_it.diagnostics["unreadable"] == [b]
+    _, with_it = run_rounds(Celm(warmup=5, beta=0.5), {1: {a: model(0), b: broken, c: model(2)}})
+    _, without = run_rounds(Celm(warmup=5, beta=0.5), {1: {a: model(0), c: model(2)}})
+    assert with_it.diagnostics["nonfinite"] == [b]
     assert with_it.evidence[b] == [0.0] * CLASSES
     assert with_it.scores[b] == 0
     for name in (a, c):
         assert with_it.evidence[name] == pytest.approx(without.evidence[name], abs=1e-5)
         assert with_it.scores[name] == pytest.approx(without.scores[name], abs=1e-6)
-    assert with_it.weights[b] == pytest.approx(0.5 / 3)
+    assert with_it.aggregation_weights[b] == pytest.approx(0.5 / 3)
 
 
-def test_a_probe_that_ran_off_to_infinity_begins_anew_from_noise() -> None:
+def test_a_probe_that_diverged_starts_again_from_noise() -> None:
     a = NAMES[0]
     broken = {name: torch.full_like(tensor, float("nan")) for name, tensor in model(1).items()}
-    state, _ = play(Celm(warmup=5), {1: {a: broken}, 2: {a: model(4)}})
+    state, _ = run_rounds(Celm(warmup=5), {1: {a: broken}, 2: {a: model(4)}})
     _, expected = lm_probe(model(4), gaussian(a))
-    np.testing.assert_allclose(state.inputs[a].numpy(), expected, atol=1e-4)
+    np.testing.assert_allclose(state.probe.client_inputs[a].numpy(), expected, atol=1e-4)
 
 
-def test_without_evidence_the_weights_stay() -> None:
-    rule, federation = Celm(warmup=5), facts()
-    state, before = play(rule, {1: {name: model(i) for i, name in enumerate(NAMES)}})
+def test_without_evidence_weights_do_not_change() -> None:
+    rule, server = Celm(warmup=5), context()
+    state, before = run_rounds(rule, {1: {name: model(i) for i, name in enumerate(NAMES)}})
     confident = model(9)
     confident["2.bias"] = torch.full((CLASSES,), 1e6)
-    weighing = rule.weigh(state, federation, a_round(2, confident, {name: model(30) for name in NAMES}))
-    assert weighing.scores == dict.fromkeys(NAMES, 0.0)
-    assert weighing.weights == pytest.approx(before.weights)
+    result = rule.compute_weights(state, server, a_round(2, confident, {name: model(30) for name in NAMES}))
+    assert result.scores == dict.fromkeys(NAMES, 0.0)
+    assert result.aggregation_weights == pytest.approx(before.aggregation_weights)
 
 
-def test_without_evidence_nothing_has_settled() -> None:
+def test_a_round_without_evidence_does_not_end_the_warm_up() -> None:
     weak = {name: model(0, 0.01) for name in NAMES}
-    rule, federation = Celm(warmup=9, settle=0.5, least=1), facts()
-    silent = rule.weigh(rule.init(federation), federation, a_round(1, model(9, 3.0), weak))
-    assert not any(silent.scores.values())
-    assert silent.state.ended is None
-    heard = rule.weigh(silent.state, federation, a_round(2, model(9, 0.01), {n: model(1) for n in NAMES}))
-    assert heard.state.ended == 2
+    rule, server = Celm(warmup=9, warmup_tolerance=0.5, min_warmup=1), context()
+    without_evidence = rule.compute_weights(rule.init(server), server, a_round(1, model(9, 3.0), weak))
+    assert not any(without_evidence.scores.values())
+    assert without_evidence.state.warmup.ended_at is None
+    with_evidence = rule.compute_weights(
+        without_evidence.state, server, a_round(2, model(9, 0.01), {n: model(1) for n in NAMES})
+    )
+    assert with_evidence.state.warmup.ended_at == 2
 
 
-def test_a_global_model_that_cannot_be_read_leaves_the_weights_and_no_bias() -> None:
-    rule, federation = Celm(warmup=5), facts()
-    state = rule.init(federation)
+def test_a_nonfinite_global_model_leaves_the_weights_and_has_no_bias() -> None:
+    rule, server = Celm(warmup=5), context()
+    state = rule.init(server)
     broken = {name: torch.full_like(tensor, float("nan")) for name, tensor in model(1).items()}
-    weighing = rule.weigh(state, federation, a_round(1, broken, {name: model(30) for name in NAMES}))
-    assert weighing.diagnostics == {"bias": None, "unreadable": []}
-    assert weighing.weights == pytest.approx(dict.fromkeys(NAMES, 1 / 3))
+    result = rule.compute_weights(state, server, a_round(1, broken, {name: model(30) for name in NAMES}))
+    assert result.diagnostics == {"bias": None, "nonfinite": []}
+    assert result.aggregation_weights == pytest.approx(dict.fromkeys(NAMES, 1 / 3))
 
 
 def test_the_order_of_updates_does_not_matter_to_the_last_bit() -> None:
     models = {number: {name: model(10 * number + i) for i, name in enumerate(NAMES)} for number in (1, 2, 3)}
-    turned = {number: dict(reversed(of.items())) for number, of in models.items()}
-    one, last = play(Celm(warmup=3), models)
-    other, turned_last = play(Celm(warmup=3), turned)
-    assert one.weights.of == other.weights.of
-    assert last.weights == turned_last.weights
-    assert all(torch.equal(one.inputs[name], other.inputs[name]) for name in NAMES)
+    reversed_models = {number: dict(reversed(of.items())) for number, of in models.items()}
+    one, last = run_rounds(Celm(warmup=3), models)
+    other, reversed_last = run_rounds(Celm(warmup=3), reversed_models)
+    assert one.weights.by_client == other.weights.by_client
+    assert last.aggregation_weights == reversed_last.aggregation_weights
+    assert all(torch.equal(one.probe.client_inputs[name], other.probe.client_inputs[name]) for name in NAMES)
 
 
-def test_what_was_sent_and_remembered_is_not_written_over() -> None:
-    rule, federation = Celm(warmup=5), facts()
+def test_updates_and_states_are_not_overwritten() -> None:
+    rule, server = Celm(warmup=5), context()
     models = {name: model(i) for i, name in enumerate(NAMES)}
     start = model(9)
-    kept = {name: {key: tensor.clone() for key, tensor in m.items()} for name, m in models.items()}
-    state, _ = play(rule, {1: models})
-    remembered = {name: x.clone() for name, x in state.inputs.items()}
-    rule.weigh(state, federation, a_round(2, start, models))
-    assert all(torch.equal(models[n][key], kept[n][key]) for n in NAMES for key in kept[n])
-    assert all(torch.equal(state.inputs[name], remembered[name]) for name in NAMES)
+    original = {name: {key: tensor.clone() for key, tensor in m.items()} for name, m in models.items()}
+    state, _ = run_rounds(rule, {1: models})
+    original_inputs = {name: x.clone() for name, x in state.probe.client_inputs.items()}
+    rule.compute_weights(state, server, a_round(2, start, models))
+    assert all(torch.equal(models[n][key], original[n][key]) for n in NAMES for key in original[n])
+    assert all(torch.equal(state.probe.client_inputs[name], original_inputs[name]) for name in NAMES)
 
 
-def test_a_sole_holder_of_one_class_weighs_as_much_as_two_who_share_two() -> None:
-    """Linear models whose logits for the classes they know rise fast: class 2 is known to one client only.
+def test_the_sole_holder_of_one_class_weighs_as_much_as_each_of_two_holders_of_two() -> None:
+    """Use linear models whose logits rise fast for the classes they hold; only one client holds class 2.
 
-    By shares of classes all three have a third; by shares of all evidence, or by classes held, it would be a fifth.
+    By shares of classes all three have a third. By shares of all evidence, or by classes held, it would be a fifth.
     """
     module = nn.Linear(FEATURES, CLASSES)
-    federation = Facts(NAMES, CLASSES, (FEATURES,), 100, SEED, module, (), ProbeSettings(50, 0.05, 1e-2))
+    server = ServerContext(NAMES, CLASSES, (FEATURES,), 100, SEED, module, (), ProbeSettings(50, 0.05, 1e-2))
 
-    def knowing(*known: int) -> State:
+    def holder_of(*classes: int) -> State:
         weight = torch.zeros(CLASSES, FEATURES)
-        weight[list(known)] = 2.0
+        weight[list(classes)] = 2.0
         return {"weight": weight, "bias": torch.zeros(CLASSES)}
 
     start = {"weight": torch.zeros(CLASSES, FEATURES), "bias": torch.zeros(CLASSES)}
-    models = dict(zip(NAMES, [knowing(0, 1), knowing(0, 1), knowing(2)], strict=True))
+    models = dict(zip(NAMES, [holder_of(0, 1), holder_of(0, 1), holder_of(2)], strict=True))
     rule = Celm(warmup=1, beta=0.0)
-    weighing = rule.weigh(rule.init(federation), federation, a_round(1, start, models))
-    assert weighing.weights[NAMES[2]] == pytest.approx(1 / 3)
-    assert weighing.weights[NAMES[0]] == pytest.approx(1 / 3, abs=0.06)
-    by_all = replace(rule, share_by="all").weigh(rule.init(federation), federation, a_round(1, start, models))
-    assert by_all.weights[NAMES[2]] == pytest.approx(1 / 5, abs=0.03)
-    shown = {name: [entry > 0 for entry in row] for name, row in weighing.evidence.items()}
+    result = rule.compute_weights(rule.init(server), server, a_round(1, start, models))
+    assert result.aggregation_weights[NAMES[2]] == pytest.approx(1 / 3)
+    assert result.aggregation_weights[NAMES[0]] == pytest.approx(1 / 3, abs=0.06)
+    by_all = replace(rule, share_by="all").compute_weights(
+        rule.init(server), server, a_round(1, start, models)
+    )
+    assert by_all.aggregation_weights[NAMES[2]] == pytest.approx(1 / 5, abs=0.03)
+    shown = {name: [entry > 0 for entry in row] for name, row in result.evidence.items()}
     assert shown == dict(zip(NAMES, [[True, True, False]] * 2 + [[False, False, True]], strict=True))
 
 
-def test_a_sample_of_classes_is_the_same_probe_of_those_classes_and_keeps_what_was_seen_before() -> None:
+def test_a_sample_of_classes_is_probed_and_other_classes_keep_earlier_evidence() -> None:
     rule = Celm(warmup=9)
-    federation = replace(facts(), probe=ProbeSettings(STEPS, LR, L2, classes=2))
+    server = replace(context(), probe=ProbeSettings(STEPS, LR, L2, classes=2))
     start, models = model(0, 0.3), {name: model(i) for i, name in enumerate(NAMES)}
     paper = Algorithm1(0.5, 9)
     paper.round(1, start, models)
-    state, seen = rule.init(federation), set()
+    state, sampled = rule.init(server), set()
     for number in (1, 2):
-        weighing = rule.weigh(
-            replace(state, inputs={}, global_inputs=None), federation, a_round(number, start, models)
+        result = rule.compute_weights(
+            replace(state, probe=ProbeState(evidence=state.probe.evidence)),
+            server,
+            a_round(number, start, models),
         )
-        columns = weighing.diagnostics["probed"]
-        assert columns == sampled_classes(CLASSES, 2, SEED, number)
-        seen |= set(columns)
+        columns = result.diagnostics["probed"]
+        assert columns == sample_classes(CLASSES, 2, SEED, number)
+        sampled |= set(columns)
         u_g, _ = lm_probe(start, gaussian(""))
         u = np.stack([lm_probe(models[name], gaussian(name))[0] for name in NAMES])
         q = np.maximum(0, u[:, columns] - u_g[columns].mean())
-        found = np.array(list(weighing.evidence.values()))
-        np.testing.assert_allclose(found[:, columns], q, rtol=1e-3, atol=1e-3)
-        assert (found[:, [c for c in range(CLASSES) if c not in seen]] == 0).all()
+        Q = np.array(list(result.evidence.values()))
+        np.testing.assert_allclose(Q[:, columns], q, rtol=1e-3, atol=1e-3)
+        assert (Q[:, [c for c in range(CLASSES) if c not in sampled]] == 0).all()
         r = q / (q.sum(axis=0) + 1e-12)
-        np.testing.assert_allclose(list(weighing.scores.values()), r.mean(1) / r.mean(1).sum(), atol=1e-4)
+        np.testing.assert_allclose(list(result.scores.values()), r.mean(1) / r.mean(1).sum(), atol=1e-4)
         error = r.std(axis=1, ddof=1) * np.sqrt((1 - 2 / 3) / 2)
-        np.testing.assert_allclose(list(weighing.diagnostics["standard_errors"].values()), error, atol=1e-3)
+        np.testing.assert_allclose(list(result.diagnostics["standard_errors"].values()), error, atol=1e-3)
         for name in NAMES:
             unseen = [c for c in range(CLASSES) if c not in columns]
             np.testing.assert_allclose(
-                weighing.inputs[name].numpy()[unseen], gaussian(name)[unseen], rtol=1e-6
+                result.probe_inputs[name].numpy()[unseen], gaussian(name)[unseen], rtol=1e-6
             )
-        state = weighing.state
-    assert seen == set(range(CLASSES))
-    assert (np.array(list(weighing.evidence.values())).sum(axis=0) > 0).any()
+        state = result.state
+    assert sampled == set(range(CLASSES))
+    assert (np.array(list(result.evidence.values())).sum(axis=0) > 0).any()
 
 
-def test_a_tolerance_is_handed_to_the_probe_and_what_it_took_is_told() -> None:
-    federation = replace(facts(), probe=ProbeSettings(60, LR, L2, tolerance=0.3))
+def test_with_a_tolerance_steps_are_doubled_and_the_score_error_is_reported() -> None:
+    server = replace(context(), probe=ProbeSettings(60, LR, L2, tolerance=0.3))
     round = a_round(1, model(0, 0.3), {name: model(i) for i, name in enumerate(NAMES)})
     rule = Celm(warmup=3)
-    rough = rule.weigh(rule.init(federation), federation, round)
-    exact = rule.weigh(rule.init(federation), replace(federation, probe=ProbeSettings(60, LR, L2)), round)
+    rough = rule.compute_weights(rule.init(server), server, round)
+    exact = rule.compute_weights(rule.init(server), replace(server, probe=ProbeSettings(60, LR, L2)), round)
     assert 0 < rough.diagnostics["score_error"] <= 0.3
     assert "score_error" not in exact.diagnostics
     assert rough.scores != exact.scores
     assert rough.scores == pytest.approx(exact.scores, abs=0.3)
 
 
-def test_without_keeping_inputs_every_round_begins_from_noise() -> None:
-    federation = replace(facts(), probe=ProbeSettings(STEPS, LR, L2, keep=False))
+def test_without_kept_inputs_every_round_starts_from_noise() -> None:
+    server = replace(context(), probe=ProbeSettings(STEPS, LR, L2, keep_inputs=False))
     start, models = model(0, 0.3), {name: model(i) for i, name in enumerate(NAMES)}
     rule = Celm(warmup=9)
-    state, found = rule.init(federation), []
+    state, scores = rule.init(server), []
     for number in (1, 2):
-        weighing = rule.weigh(state, federation, a_round(number, start, models))
-        state = weighing.state
-        assert (weighing.inputs, state.inputs, state.global_inputs) == (None, {}, None)
-        found.append(weighing.scores)
-    assert found[0] == found[1]
+        result = rule.compute_weights(state, server, a_round(number, start, models))
+        state = result.state
+        assert (result.probe_inputs, state.probe) == (None, ProbeState())
+        scores.append(result.scores)
+    assert scores[0] == scores[1]
     cold = Celm(warmup=9, warm_start=False)
-    other = cold.weigh(cold.init(facts()), facts(), a_round(2, start, models))
-    assert found[1] == other.scores
+    other = cold.compute_weights(cold.init(context()), context(), a_round(2, start, models))
+    assert scores[1] == other.scores
+
+
+def test_calibrated_evidence_refuses_a_sample_of_classes() -> None:
+    sampled = replace(context(), probe=ProbeSettings(classes=2))
+    Celm().init(sampled)
+    with pytest.raises(CelmError, match=r"probe\.classes"):
+        Celm(evidence="calibrated").init(sampled)

@@ -1,7 +1,7 @@
-"""What every rule must do, whatever it makes of the updates.
+"""Properties of every rule.
 
-Rules are played on a model of five parameters that can be probed, has a head and buffers, and whose accuracy
-on validation data is a smooth function of its head. Numbers of single rules are in files of their own.
+Rules run on a model of five parameters that can be probed and has a head and buffers. Its accuracy on validation data
+is a smooth function of its head. The numbers of each rule are tested in a separate file.
 """
 
 from __future__ import annotations
@@ -22,18 +22,20 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from celm.base.errors import CelmError
-from celm.models.state import StateDict
+from celm.core.loss_derivatives import LossDerivatives, loss_derivatives
+from celm.models.state_dict import StateDict
 from celm.rules import rules
-from celm.rules.rule import AnyRule, Facts, ProbeSettings, Weighing
-from objectives.local_training import after_a_file
-from rules.rounds import Federation, identical, on_simplex
+from celm.rules.messages import Validation
+from celm.rules.rule import AnyRule, ProbeSettings, ServerContext, WeightingResult
+from support.local_training import after_a_file
+from support.rule_rounds import Federation, identical, on_simplex
 
 CLASSES = 2
 SAMPLES = 10**6  # of each class: a model that differs by rounding is one sample better at the most
 
 
 class Net(nn.Module):
-    """Logits are linear in the input, so that a probe ends at the same place wherever it began."""
+    """Logits are linear in the input, so that a probe ends at the same inputs from any start."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -57,7 +59,7 @@ START: StateDict = {
 
 
 def validate(models: Sequence[StateDict]) -> list[Tensor]:
-    """The larger the weight and the bias of a class, the more of its samples are right."""
+    """Count more samples of a class as right for a larger weight and bias."""
     counts = []
     for model in models:
         level = (model["head.weight"][:, 0] + model["head.bias"]).double().sigmoid().nan_to_num()
@@ -66,9 +68,19 @@ def validate(models: Sequence[StateDict]) -> list[Tensor]:
     return counts
 
 
-def facts(clients: Sequence[str], probe_steps: int = 3) -> Facts:
+def differentiate(model: StateDict, direction: StateDict | None) -> LossDerivatives:
+    """Differentiate the loss on one sample of each class."""
+    return loss_derivatives(Net(), model, torch.tensor([[1.0], [-0.5]]), torch.tensor([0, 1]), direction)
+
+
+VALIDATION = Validation(validate, differentiate)
+
+
+def facts(clients: Sequence[str], probe_steps: int = 3) -> ServerContext:
     head = ("head.weight", "head.bias")
-    return Facts(tuple(clients), CLASSES, (1,), 20, 7, Net(), head, ProbeSettings(probe_steps, 0.2, 0.5))
+    return ServerContext(
+        tuple(clients), CLASSES, (1,), 20, 7, Net(), head, ProbeSettings(probe_steps, 0.2, 0.5)
+    )
 
 
 SETTINGS: dict[str, list[dict[str, Any]]] = {
@@ -97,13 +109,17 @@ SETTINGS: dict[str, list[dict[str, Any]]] = {
         {"mode": "paper", "clip": 100.0, "theta": 1.0},
     ],
     "fedce": [{}, {"mode": "times"}],
+    "coast": [{}, {"keep": 1.0, "horizon": 1}],
+    "in_run": [{}, {"order": 2, "decay": 0.5}],
     "shapley": [{}, {"utility": "balanced_accuracy", "decay": 0.5}],
 }
-"""Those that make a difference to the code; a rule that is not here is tried with its defaults."""
+"""Settings with code of their own; other rules are tested with their defaults."""
 
 NOT_ESTIMATING = {"fedavg", "fednova", "standalone"}
-AT_TIMES_ESTIMATING = {"celm", "gtg_shapley"}
-"""After warm-up, and where a round changed little, there is no score."""
+AT_TIMES_ESTIMATING = {"celm", "gtg_shapley", "coast"}
+"""Without scores after the warm-up, in a round that changed little, or before later rounds are known."""
+VALUED_LATER = {"coast"}
+"""Later rounds change the values of clients that are absent from them."""
 
 
 @dataclass(frozen=True)
@@ -122,7 +138,7 @@ class Variant:
         return field in {each.name for each in fields(self.rule.state_type)}
 
     def federation(self, clients: Sequence[str] = ("a", "b"), probe_steps: int = 3) -> Federation:
-        return Federation(self.rule, facts(clients, probe_steps), START, validate=validate)
+        return Federation(self.rule, facts(clients, probe_steps), START, validate=VALIDATION)
 
 
 ALL = [Variant(name, chosen) for name in rules.names() for chosen in SETTINGS.get(name, [{}])]
@@ -138,7 +154,7 @@ def removed_by(state: Any) -> set[str]:
 
 
 def moves(seed: int, names: Sequence[str]) -> dict[str, Any]:
-    """What clients do in a round: they move in about one direction, and say something of themselves."""
+    """Return a round in which clients move in similar directions and report sizes, steps and accuracies."""
     rng = np.random.default_rng(seed)
     changes = 0.5 * rng.normal(size=(len(names), 5)) + [0.1, 0.5, 0.5, 0.5, 0.5]
     said = {
@@ -161,21 +177,21 @@ def among(round: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
 
 
 def history(seed: int, names: Sequence[str]) -> list[dict[str, Any]]:
-    """Four rounds: all but the last client, all but the first, all of them twice."""
+    """Return four rounds: without the last client, without the first, and two with all clients."""
     rounds = [moves(10 * seed + number, names) for number in range(4)]
     return [among(rounds[0], names[:-1]), among(rounds[1], names[1:]), *rounds[2:]]
 
 
 def opposed(round: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """The same, with one client that works against all."""
+    """Return the round with one client that works against all others."""
     return {**round, "changes": {**round["changes"], name: np.full(5, -5.0)}}
 
 
-def as_numbers(weighing: Weighing[Any]) -> dict[str, Mapping[str, float]]:
+def as_numbers(weighting: WeightingResult[Any]) -> dict[str, Mapping[str, float]]:
     return {
-        "weights": weighing.weights,
-        "standing": weighing.standing,
-        **({} if weighing.scores is None else {"scores": weighing.scores}),
+        "weights": weighting.aggregation_weights,
+        "client_weights": weighting.client_weights,
+        **({} if weighting.scores is None else {"scores": weighting.scores}),
     }
 
 
@@ -190,13 +206,13 @@ def test_it_is_built_by_name_with_its_defaults_and_says_what_it_is(name: str) ->
 
 
 @EVERY_RULE
-def test_a_rule_that_judges_by_validation_data_says_so_where_there_is_none(name: str) -> None:
+def test_a_rule_that_needs_validation_data_says_so_if_there_is_none(name: str) -> None:
     federation = Federation(rules.build(name, {}), facts("ab"), START)
-    if federation.rule.needs.validation and not federation.rule.needs.extras:
+    if federation.rule.requirements.validation and not federation.rule.requirements.extra_exchange:
         with pytest.raises(CelmError, match="validation data"):
             federation.play(**moves(0, "ab"))
     else:
-        assert on_simplex(federation.play(**moves(0, "ab")).weights)
+        assert on_simplex(federation.play(**moves(0, "ab")).aggregation_weights)
 
 
 # --- Clients and their names --------------------------------------------------------------------------------
@@ -206,18 +222,18 @@ MANY_ORDERS = {
     "gtg_shapley": {"convergence": 0.0, "tolerance": 0.0, "minimum": 600, "permutations": 600},
     "tmc_shapley": {"precision": 0.0, "tolerance": 0.0, "permutations": 600},
 }
-"""What is sampled depends on the order of names, the less the more there is of it."""
+"""Sampled values depend on the order of names, and less so with more samples."""
 
 
 def close(variant: Variant) -> float:
-    """How near results must be that are the same but for the order of sums, for samples, or for noise."""
+    """Return the tolerance for results that differ only by the order of sums, by samples or by noise."""
     if variant.name in MANY_ORDERS:
         return 0.12
     return 2e-3 if variant.name == "celm" else 2e-5
 
 
 def same_values(one: StateDict, other: StateDict) -> None:
-    """But for counters, which come from the first of the heaviest."""
+    """Compare floating tensors; counters come from the first client of largest weight."""
     for name, tensor in other.items():
         if tensor.is_floating_point():
             torch.testing.assert_close(one[name], tensor, rtol=1e-4, atol=1e-4)
@@ -232,8 +248,8 @@ def test_permuting_clients_permutes_the_result(variant: Variant) -> None:
         here, there = variant.federation(names, 150), variant.federation(names, 150)
         for round in history(seed, names):
             one, other = here.play(**round), there.play(**renamed(round, turned))
-            for kind, found in as_numbers(one).items():
-                expected = {turned[name]: value for name, value in found.items()}
+            for kind, result in as_numbers(one).items():
+                expected = {turned[name]: value for name, value in result.items()}
                 assert as_numbers(other)[kind] == pytest.approx(expected, abs=close(variant)), kind
             if close(variant) < 1e-3:
                 same_values(there.model, here.model)
@@ -251,10 +267,29 @@ def test_other_names_in_the_same_order_change_nothing(variant: Variant) -> None:
         here, there = variant.federation(names, probe_steps), variant.federation([*new.values()], probe_steps)
         for round in history(seed, names):
             one, other = as_numbers(here.play(**round)), as_numbers(there.play(**renamed(round, new)))
-            for kind, found in one.items():
-                expected = {new[name]: value for name, value in found.items()}
+            for kind, result in one.items():
+                expected = {new[name]: value for name, value in result.items()}
                 assert other[kind] == (pytest.approx(expected, abs=close(variant)) if noisy else expected)
             assert noisy or identical(here.model, there.model)
+
+
+# --- Models that build on uploads ---------------------------------------------------------------------------
+
+
+@EVERY_VARIANT
+def test_a_client_gets_its_own_buffers_back_if_messages_build_on_uploads(variant: Variant) -> None:
+    """Buffers have no direction: a client gets back either its own or the mean of all."""
+    names = ["a", "b", "c"]
+    federation = variant.federation(names)
+    before = federation.delivered("a")
+    changes = {name: [0.1, 0.2, 0.1, 0.2, 0.1, number] for number, name in enumerate(names, start=1)}
+    federation.play(changes, sizes=dict.fromkeys(names, 5), examined=dict.fromkeys(names, 0.5))
+    own_buffers = {name: float(before["mean"]) + number for number, name in enumerate(names, start=1)}
+    received = {name: float(federation.delivered(name)["mean"]) for name in names}
+    if variant.rule.continues_from_upload:
+        assert received == own_buffers
+    else:
+        assert len(set(received.values())) == 1
 
 
 # --- Whatever clients send ----------------------------------------------------------------------------------
@@ -275,7 +310,7 @@ HISTORY = st.lists(
 @EVERY_VARIANT
 @settings(max_examples=25, deadline=None)
 @given(clients_by_round=HISTORY)
-def test_weights_and_standing_are_on_the_simplex_and_the_record_is_json(
+def test_weights_are_on_the_simplex_and_the_record_is_json(
     variant: Variant, clients_by_round: list[dict[str, Any]]
 ) -> None:
     federation = variant.federation()
@@ -286,28 +321,28 @@ def test_weights_and_standing_are_on_the_simplex_and_the_record_is_json(
         said = zip(
             ("changes", "sizes", "steps", "examined"), zip(*clients.values(), strict=True), strict=True
         )
-        weighing = federation.play(**{key: dict(zip(clients, values, strict=True)) for key, values in said})
+        weighting = federation.play(**{key: dict(zip(clients, values, strict=True)) for key, values in said})
         if federation.number == 1 and variant.name != "fednova":  # which stretches updates of few steps
             assert all(bool(tensor.isfinite().all()) for tensor in federation.model.values())
         known |= present
-        for found, names in ((weighing.weights, present), (weighing.standing, known)):
-            assert set(found) == names
-            assert on_simplex(found)
-        if weighing.scores is None:
+        for result, names in ((weighting.aggregation_weights, present), (weighting.client_weights, known)):
+            assert set(result) == names
+            assert on_simplex(result)
+        if weighting.scores is None:
             assert variant.name in NOT_ESTIMATING | AT_TIMES_ESTIMATING
         else:
             assert variant.name not in NOT_ESTIMATING
-            assert set(weighing.scores) == present
-            without_evidence = variant.name == "celm" and not any(weighing.scores.values())
-            assert on_simplex(weighing.scores) or without_evidence
-        json.dumps([weighing.diagnostics, weighing.evidence], allow_nan=False)
+            assert set(weighting.scores) == present
+            without_evidence = variant.name == "celm" and not any(weighting.scores.values())
+            assert on_simplex(weighting.scores) or without_evidence
+        json.dumps([weighting.diagnostics, weighting.evidence], allow_nan=False)
 
-        # Who was removed stays so and counts for nothing, unless nobody else is there.
-        assert removed <= removed_by(weighing.state)
-        staying = present - (removed_by(weighing.state) if variant.name == "cffl" else removed)
-        assert not staying or all(weighing.weights[name] == 0 for name in removed & present)
-        removed = removed_by(weighing.state)
-        assert all(weighing.standing[name] == 0 for name in removed)
+        # A removed client stays removed and has no weight, unless no other client is present.
+        assert removed <= removed_by(weighting.state)
+        staying = present - (removed_by(weighting.state) if variant.name == "cffl" else removed)
+        assert not staying or all(weighting.aggregation_weights[name] == 0 for name in removed & present)
+        removed = removed_by(weighting.state)
+        assert all(weighting.client_weights[name] == 0 for name in removed)
 
 
 # --- Memory -------------------------------------------------------------------------------------------------
@@ -338,19 +373,21 @@ def test_its_state_survives_being_saved_and_the_next_round_is_the_same(
 
 
 @EVERY_VARIANT
-def test_absent_clients_keep_their_share_and_late_ones_join(variant: Variant) -> None:
+def test_absent_clients_keep_their_share_and_newcomers_join(variant: Variant) -> None:
     for seed in range(4):
         federation = variant.federation("abcd")
-        before = federation.play(**moves(seed, "abcd")).standing
-        # Nobody is new: those away keep to each other, and where a share of the whole is kept, keep theirs.
+        before = federation.play(**moves(seed, "abcd")).client_weights
+        # No client is new: absent clients keep their ratios, and their weights if the rule keeps weights.
         second = federation.play(**moves(seed + 100, "bd"))
         third = federation.play(**moves(seed + 200, "bde"))
-        assert set(second.weights) == set("bd")
-        assert set(second.standing) == set(before) == set("abcd")
-        assert set(third.weights) == set("bde")
-        assert set(third.standing) == set("abcde")
-        for after in (second.standing, third.standing):
+        assert set(second.aggregation_weights) == set("bd")
+        assert set(second.client_weights) == set(before) == set("abcd")
+        assert set(third.aggregation_weights) == set("bde")
+        assert set(third.client_weights) == set("abcde")
+        if variant.name in VALUED_LATER:
+            continue
+        for after in (second.client_weights, third.client_weights):
             assert after["a"] * before["c"] == pytest.approx(after["c"] * before["a"])
         if variant.remembers("weights") and not removed_by(third.state):
-            assert second.standing["a"] == pytest.approx(before["a"])
-            assert third.standing["a"] == pytest.approx(before["a"] * 4 / 5)
+            assert second.client_weights["a"] == pytest.approx(before["a"])
+            assert third.client_weights["a"] == pytest.approx(before["a"] * 4 / 5)

@@ -1,4 +1,4 @@
-"""FedNova: what it makes of steps that differ, and that it is FedAvg where they do not."""
+"""FedNova with different steps, and its equality with FedAvg for equal steps."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from celm.rules.exchange import Round
 from celm.rules.fedavg import FedAvg
-from celm.rules.fednova import FedNova, Portions, accumulated
-from celm.rules.rule import Weighing
-from rules import rounds
+from celm.rules.fednova import FedNova, FedNovaState, effective_steps
+from celm.rules.messages import RoundData
+from celm.rules.rule import WeightingResult
+from support import rule_rounds
 
-FACTS = rounds.facts_of(rounds.module_of(w=2), clients="abc")
+FACTS = rule_rounds.facts_of(rule_rounds.module_of(w=2), clients="abc")
 START = {"w": torch.tensor([1.0, -1.0]), "mean": torch.tensor([7.0]), "seen": torch.tensor(0)}
 
 
@@ -24,28 +24,28 @@ def model(*w: float, mean: float = 0.0, seen: int = 0) -> dict[str, Tensor]:
     }
 
 
-def a_round(*, number: int = 1, **clients: tuple[dict[str, Tensor], int, int]) -> Round:
-    """Clients by name: model, steps, size."""
+def a_round(*, number: int = 1, **clients: tuple[dict[str, Tensor], int, int]) -> RoundData:
+    """Build a round from client names and their model, steps and size."""
     models, steps, sizes = ({name: clients[name][i] for name in sorted(clients)} for i in range(3))
-    return rounds.a_round(START, models, number, steps=steps, sizes=sizes)
+    return rule_rounds.a_round(START, models, number, steps=steps, sizes=sizes)
 
 
 def run(
-    rule: FedNova, round: Round, state: Portions | None = None
-) -> tuple[Weighing[Portions], dict[str, Tensor]]:
+    rule: FedNova, round: RoundData, state: FedNovaState | None = None
+) -> tuple[WeightingResult[FedNovaState], dict[str, Tensor]]:
     state = state or rule.init(FACTS)
-    weighing = rule.weigh(state, FACTS, round)
-    return weighing, rule.merge(state, round, weighing)
+    weighting = rule.compute_weights(state, FACTS, round)
+    return weighting, rule.aggregate(state, round, weighting)
 
 
 def test_updates_count_by_step() -> None:
     round = a_round(a=(model(3, -1, mean=2), 2, 9), b=(model(1, 3, mean=4), 4, 1))
-    weighing, merged = run(FedNova(), round)
+    weighting, merged = run(FedNova(), round)
     # τ = (2 + 4) / 2 = 3; w = [1, -1] + 3 ([2, 0] / 2 + [0, 4] / 4) / 2
     assert merged["w"].tolist() == pytest.approx([2.5, 0.5])
     assert merged["mean"].tolist() == [3.0]  # a buffer is no direction: the plain mean
-    assert weighing.weights == {"a": 0.5, "b": 0.5}
-    assert weighing.diagnostics["effective"] == 3
+    assert weighting.aggregation_weights == {"a": 0.5, "b": 0.5}
+    assert weighting.diagnostics["effective"] == 3
 
 
 def test_momentum_accumulates_as_the_optimizer_does() -> None:
@@ -54,7 +54,7 @@ def test_momentum_accumulates_as_the_optimizer_does() -> None:
         for steps in range(1, 8):
             velocity = momentum * velocity + 1
             total += velocity
-            assert accumulated(steps, momentum) == pytest.approx(total)
+            assert effective_steps(steps, momentum) == pytest.approx(total)
     round = a_round(a=(model(3, -1), 1, 1), b=(model(1, 3), 2, 1))
     # a = 1 and 2.5, τ = 1.75
     assert run(FedNova(momentum=0.5), round)[1]["w"].tolist() == pytest.approx([1 + 1.75, -1 + 1.75 * 4 / 5])
@@ -65,11 +65,11 @@ def test_equal_steps_are_fedavg() -> None:
     for by_size in (False, True):
         round = a_round(**{name: (sent, 7, 3 + i) for i, (name, sent) in enumerate(clients.items())})
         plain = FedAvg(by_size=by_size)
-        weighing = plain.weigh(plain.init(FACTS), FACTS, round)
-        expected = plain.merge(plain.init(FACTS), round, weighing)
+        weighting = plain.compute_weights(plain.init(FACTS), FACTS, round)
+        expected = plain.aggregate(plain.init(FACTS), round, weighting)
         for momentum in (0.0, 0.9):
-            found, merged = run(FedNova(momentum=momentum, by_size=by_size), round)
-            assert found.weights == weighing.weights
+            result, merged = run(FedNova(momentum=momentum, by_size=by_size), round)
+            assert result.aggregation_weights == weighting.aggregation_weights
             for name in START:
                 torch.testing.assert_close(merged[name], expected[name])
 
@@ -86,25 +86,25 @@ def test_one_epoch_by_size_is_the_uniform_mean_stretched() -> None:
     assert merged["w"].tolist() == pytest.approx([1 + stretch * mean[0], -1 + stretch * mean[1]])
 
 
-def test_who_took_no_step_counts_for_nothing() -> None:
+def test_a_client_without_steps_has_no_weight() -> None:
     idle = a_round(a=(model(100, 100, mean=50), 0, 9), b=(model(1, 3, mean=4), 4, 1))
-    weighing, merged = run(FedNova(), idle)
-    assert weighing.weights == {"a": 0.0, "b": 1.0}
+    weighting, merged = run(FedNova(), idle)
+    assert weighting.aggregation_weights == {"a": 0.0, "b": 1.0}
     assert merged["w"].tolist() == pytest.approx([1, 3])
     assert merged["mean"].tolist() == [4.0]
-    weighing, merged = run(FedNova(), a_round(a=(model(5, 5), 0, 1), b=(model(6, 6), 0, 1)))
-    assert weighing.weights == {"a": 0.5, "b": 0.5}
+    weighting, merged = run(FedNova(), a_round(a=(model(5, 5), 0, 1), b=(model(6, 6), 0, 1)))
+    assert weighting.aggregation_weights == {"a": 0.5, "b": 0.5}
     assert merged is START
 
 
-def test_changes_are_against_what_was_delivered() -> None:
-    round = rounds.a_round(START, {"a": model(12, 10)}, steps={"a": 2}, sent={"a": model(10, 10)})
+def test_changes_are_relative_to_the_received_model() -> None:
+    round = rule_rounds.a_round(START, {"a": model(12, 10)}, steps={"a": 2}, sent={"a": model(10, 10)})
     assert run(FedNova(), round)[1]["w"].tolist() == pytest.approx([3, -1])
 
 
-def test_who_is_away_keeps_its_part_and_who_comes_late_gets_one() -> None:
+def test_absent_clients_keep_their_weight_and_newcomers_get_one() -> None:
     rule = FedNova(by_size=True)
     first, _ = run(rule, a_round(b=(model(0, 0), 1, 6), a=(model(0, 0), 1, 2)))
     second, _ = run(rule, a_round(number=2, c=(model(0, 0), 1, 5), b=(model(0, 0), 1, 3)), first.state)
-    assert second.weights == pytest.approx({"b": 3 / 8, "c": 5 / 8})
-    assert second.standing == pytest.approx({"a": 0.2, "b": 0.3, "c": 0.5})
+    assert second.aggregation_weights == pytest.approx({"b": 3 / 8, "c": 5 / 8})
+    assert second.client_weights == pytest.approx({"a": 0.2, "b": 0.3, "c": 0.5})

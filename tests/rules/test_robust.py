@@ -16,15 +16,15 @@ from torch import Tensor
 
 from celm.base.errors import CelmError
 from celm.models.averaging import weighted_mean
-from celm.models.state import StateDict
-from celm.rules.exchange import Delivery, Round, Update
-from celm.rules.robust import combines, filters
+from celm.models.state_dict import StateDict
+from celm.rules.messages import ClientUpdate, RoundData, ServerMessage
+from celm.rules.robust import aggregators, filters
+from celm.rules.robust.aggregator import RobustAggregator
 from celm.rules.robust.clip_norm import ClipNorm
-from celm.rules.robust.combine import Combine
 from celm.rules.robust.krum import Krum
 from celm.rules.robust.median import Median
 from celm.rules.robust.trimmed_mean import TrimmedMean
-from rules.rounds import a_round
+from support.rule_rounds import a_round
 
 
 def states_of(clients: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> list[StateDict]:
@@ -40,8 +40,8 @@ def states_of(clients: int, seed: int = 0, dtype: torch.dtype = torch.float32) -
     ]
 
 
-def round_of(steps: Mapping[str, Sequence[float]], start: Sequence[float] | None = None) -> Round:
-    """Clients that moved by `steps` from `start`, and counted 7 batches."""
+def round_of(steps: Mapping[str, Sequence[float]], start: Sequence[float] | None = None) -> RoundData:
+    """Build a round of clients that moved by `steps` from `start` and counted 7 batches."""
     origin = torch.zeros(len(next(iter(steps.values())))) if start is None else torch.tensor(start)
     delivered = {"w": origin, "count": torch.tensor(0)}
     models: dict[str, StateDict] = {
@@ -88,7 +88,7 @@ def test_a_weight_is_as_many_clients_of_weight_one(pairs: list[tuple[int, int]])
 
 
 def test_trimmed_mean_by_hand_with_weights() -> None:
-    """Of 5, the smallest and the greatest of each coordinate go; the rest keep their weights."""
+    """Of 5 values, the smallest and the largest of each coordinate are dropped; the rest keep their weights."""
     pairs = [[1.0, 9.0], [2.0, 8.0], [3.0, 7.0], [4.0, 100.0], [100.0, -100.0]]
     states = [{"x": torch.tensor(pair)} for pair in pairs]
     merged = TrimmedMean(0.2)(states, [0.1, 0.2, 0.3, 0.3, 0.1])
@@ -105,7 +105,7 @@ def test_a_trim_close_to_a_half_leaves_the_middle() -> None:
 @pytest.mark.parametrize("combine", [Median(), TrimmedMean(0.2)], ids=["median", "trimmed_mean"])
 class TestCombines:
     def test_less_than_their_share_of_attackers_cannot_leave_the_range_of_the_others(
-        self, combine: Combine
+        self, combine: RobustAggregator
     ) -> None:
         states = states_of(5)
         states[2] = {**states[2], "weight": torch.full((3, 4), 1e30)}
@@ -114,21 +114,21 @@ class TestCombines:
         assert (merged >= honest.min(axis=0) - 1e-6).all()
         assert (merged <= honest.max(axis=0) + 1e-6).all()
 
-    def test_zero_weight_is_as_absent(self, combine: Combine) -> None:
+    def test_zero_weight_is_as_absent(self, combine: RobustAggregator) -> None:
         states = states_of(6)
         some, all_of_them = combine(states[:5], [1.0, 2, 1, 3, 1]), combine(states, [1.0, 2, 1, 3, 1, 0])
         assert all(torch.equal(some[name], all_of_them[name]) for name in some)
 
-    def test_integers_come_from_the_heaviest_first_of_equals(self, combine: Combine) -> None:
+    def test_integers_come_from_the_heaviest_first_of_equals(self, combine: RobustAggregator) -> None:
         assert combine(states_of(4), [0.1, 0.4, 0.4, 0.1])["steps"] == 1
 
-    def test_permuting_clients_changes_nothing(self, combine: Combine) -> None:
+    def test_permuting_clients_changes_nothing(self, combine: RobustAggregator) -> None:
         states, weights = states_of(5), [0.1, 0.15, 0.2, 0.25, 0.3]
         there, back = combine(states, weights), combine(states[::-1], weights[::-1])
         for name in there:
             torch.testing.assert_close(there[name], back[name])
 
-    def test_shapes_and_types_stay(self, combine: Combine) -> None:
+    def test_shapes_and_types_stay(self, combine: RobustAggregator) -> None:
         for dtype in (torch.float16, torch.bfloat16, torch.float64, torch.complex64):
             states = states_of(4, dtype=dtype)
             merged = combine(states, [0.25] * 4)
@@ -136,18 +136,20 @@ class TestCombines:
             for name, tensor in states[0].items():
                 assert (merged[name].shape, merged[name].dtype) == (tensor.shape, tensor.dtype)
 
-    def test_equal_models_come_out_as_they_are(self, combine: Combine) -> None:
+    def test_equal_models_come_out_as_they_are(self, combine: RobustAggregator) -> None:
         state = states_of(1)[0]
         merged = combine([state] * 4, [0.4, 0.3, 0.2, 0.1])
         for name, tensor in state.items():
             torch.testing.assert_close(merged[name], tensor)
 
-    def test_great_values_do_not_overflow(self, combine: Combine) -> None:
+    def test_great_values_do_not_overflow(self, combine: RobustAggregator) -> None:
         states: list[dict[str, Tensor]] = [{"x": torch.tensor([3e38])}] * 4
         assert float(combine(states, [0.25] * 4)["x"]) == pytest.approx(3e38)
 
     @pytest.mark.parametrize("weights", [[], [1.0], [0.0, 0.0], [-1.0, 2.0], [float("nan"), 1.0]])
-    def test_weights_that_mean_nothing_are_refused(self, combine: Combine, weights: list[float]) -> None:
+    def test_weights_that_mean_nothing_are_refused(
+        self, combine: RobustAggregator, weights: list[float]
+    ) -> None:
         with pytest.raises(ValueError):
             combine(states_of(2), weights)
 
@@ -168,22 +170,22 @@ def test_clip_shortens_long_updates_only_and_keeps_their_direction() -> None:
     assert models["c"] is round.updates["c"].model
 
 
-def test_clip_is_to_the_median_length_of_those_that_moved() -> None:
+def test_clip_is_to_the_median_norm_of_nonzero_updates() -> None:
     round = round_of({"a": [1.0], "b": [-3.0], "c": [5.0], "d": [100.0], "still": [0.0], "idle": [0.0]})
     clipped = ClipNorm().apply(round).round
     expected = {"a": 1.0, "b": -3.0, "c": 4.0, "d": 4.0, "still": 0.0, "idle": 0.0}
     assert {name: float(update.model["w"]) for name, update in clipped.updates.items()} == expected
 
 
-def test_clip_leaves_a_round_in_which_nobody_moved() -> None:
+def test_clip_leaves_a_round_of_zero_updates_unchanged() -> None:
     round = round_of({"a": [0.0], "b": [0.0]})
     assert ClipNorm().apply(round).round == round
 
 
-def test_clip_is_against_what_each_client_was_delivered() -> None:
+def test_clip_is_relative_to_the_received_model() -> None:
     round = round_of({"a": [1.0], "b": [1.0]})
-    own = Delivery({"w": torch.tensor([-9.0]), "count": torch.tensor(0)})
-    round = replace(round, delivered={**round.delivered, "b": own})
+    own = ServerMessage({"w": torch.tensor([-9.0]), "count": torch.tensor(0)})
+    round = replace(round, messages={**round.messages, "b": own})
     clipped = ClipNorm(norm=2.0).apply(round).round
     assert float(clipped.updates["b"].model["w"]) == pytest.approx(-7.0)
 
@@ -191,22 +193,23 @@ def test_clip_is_against_what_each_client_was_delivered() -> None:
 def test_clip_survives_differences_beyond_float32() -> None:
     round = round_of({"a": [1.0, 0.0], "b": [2.0, 0.0]})
     ends = {"w": torch.tensor([3e38, 3e38]), "count": torch.tensor(0)}
-    far = Delivery({"w": -ends["w"], "count": torch.tensor(0)})
+    far = ServerMessage({"w": -ends["w"], "count": torch.tensor(0)})
     round = replace(
         round,
-        delivered={**round.delivered, "b": far},
-        updates={**round.updates, "b": Update(ends, 1, 1)},
+        messages={**round.messages, "b": far},
+        updates={**round.updates, "b": ClientUpdate(ends, 1, 1)},
     )
     assert torch.equal(ClipNorm(1.0).apply(round).round.updates["b"].model["w"], far.model["w"])
 
 
-def test_clip_leaves_out_what_has_no_finite_length() -> None:
+def test_clip_excludes_an_update_without_a_finite_norm() -> None:
     round = round_of({"a": [1.0], "b": [2.0]})
-    huge = Update({"w": torch.tensor([1e300], dtype=torch.float64), "count": torch.tensor(0)}, 1, 1)
+    huge = ClientUpdate({"w": torch.tensor([1e300], dtype=torch.float64), "count": torch.tensor(0)}, 1, 1)
     filtered = ClipNorm().apply(replace(round, updates={**round.updates, "b": huge}))
     assert filtered.round.clients == ["a"]
-    assert filtered.round.asked == ["a", "b"]
-    assert filtered.excluded == {"b": "its update has no finite length"}
+    assert filtered.round.selected == ["a", "b"]
+    assert list(filtered.excluded) == ["b"]
+    assert "not finite" in filtered.excluded["b"]
 
 
 @given(st.lists(st.lists(st.floats(-1e3, 1e3), min_size=3, max_size=3), min_size=1, max_size=5))
@@ -221,11 +224,9 @@ def test_krum_by_hand() -> None:
     places = {"a": 0.0, "b": 1.0, "c": 2.0, "d": 4.0, "e": 7.0, "f": 50.0}
     round = round_of({name: [place] for name, place in places.items()})
     filtered = Krum(malicious=1).apply(round)
-    assert list(filtered.round.updates) == list(filtered.round.delivered) == ["c"]
-    assert filtered.excluded == {
-        name: f"Krum score {score} is not among the 1 lowest"
-        for name, score in {"a": 21, "b": 11, "d": 22, "e": 70, "f": 6269}.items()
-    }
+    assert list(filtered.round.updates) == list(filtered.round.messages) == ["c"]
+    scores = {"a": "21", "b": "11", "d": "22", "e": "70", "f": "6269"}
+    assert {name: reason.rpartition(" ")[2] for name, reason in filtered.excluded.items()} == scores
     assert list(Krum(malicious=1, selected=4).apply(round).round.updates) == ["a", "b", "c", "d"]
 
 
@@ -244,23 +245,31 @@ def test_krum_is_its_definition(n: int, malicious: int, seed: int) -> None:
     assert list(kept.updates) == [f"c{i}" for i in sorted(sorted(range(n), key=score)[:2])]
 
 
-def test_krum_is_against_what_each_client_was_delivered() -> None:
-    """b moved as a and c did, from another place; d did not."""
+def test_krum_is_relative_to_the_received_model() -> None:
+    """b moved as a and c did, from another model; d did not."""
     round = round_of({"a": [1.0], "b": [11.0], "c": [1.0], "d": [10.5]})
-    elsewhere = Delivery({"w": torch.tensor([10.0]), "count": torch.tensor(0)})
-    round = replace(round, delivered={**round.delivered, "b": elsewhere})
+    elsewhere = ServerMessage({"w": torch.tensor([10.0]), "count": torch.tensor(0)})
+    round = replace(round, messages={**round.messages, "b": elsewhere})
     assert list(Krum(selected=3).apply(round).round.updates) == ["a", "b", "c"]
 
 
 @pytest.mark.parametrize(("clients", "kept"), [(1, ["c0"]), (2, ["c0"]), (3, ["c0"])])
-def test_krum_with_too_few_clients_goes_on(clients: int, kept: list[str]) -> None:
+def test_krum_works_with_too_few_clients(clients: int, kept: list[str]) -> None:
     round = round_of({f"c{i}": [float(i)] for i in range(clients)})
     filtered = Krum(malicious=3).apply(round)
     assert list(filtered.round.updates) == kept
     assert set(filtered.excluded) == set(round.clients) - set(kept)
 
 
-def test_krum_keeps_all_where_as_many_are_selected() -> None:
+def test_krum_keeps_the_message_of_a_client_that_sent_nothing() -> None:
+    """Such a client was asked and did not answer, which counts against its weight; an unselected one answered."""
+    round = round_of({"a": [0.0], "b": [0.1], "c": [0.2], "d": [9.0]})
+    round = replace(round, messages={**round.messages, "silent": round.messages["a"]})
+    filtered = Krum(malicious=1, selected=3).apply(round)
+    assert filtered.round.selected == ["a", "b", "c", "silent"]
+
+
+def test_krum_keeps_all_if_as_many_are_selected() -> None:
     round = round_of({f"c{i}": [float(i)] for i in range(3)})
     filtered = Krum(selected=9).apply(round)
     assert list(filtered.round.updates) == ["c0", "c1", "c2"]
@@ -268,15 +277,15 @@ def test_krum_keeps_all_where_as_many_are_selected() -> None:
 
 
 def test_settings_are_checked_and_explained() -> None:
-    assert combines.build("trimmed_mean", {"trim": 0.1}) == TrimmedMean(0.1)
+    assert aggregators.build("trimmed_mean", {"trim": 0.1}) == TrimmedMean(0.1)
     assert filters.build("krum", {"malicious": 2, "selected": 3}) == Krum(2, 3)
     with pytest.raises(CelmError, match="trim"):
-        combines.build("trimmed_mean", {"trim": 0.5})
+        aggregators.build("trimmed_mean", {"trim": 0.5})
     for registry, name in (
         (filters, "clip_norm"),
         (filters, "krum"),
-        (combines, "median"),
-        (combines, "trimmed_mean"),
+        (aggregators, "median"),
+        (aggregators, "trimmed_mean"),
     ):
         assert registry.summary(name)
         assert all(setting["about"] for setting in registry.settings(name))

@@ -1,4 +1,4 @@
-"""ShapFed against its formulas written out in numpy, over rounds and with models of one's own."""
+"""ShapFed against its formulas in numpy, over rounds and with personal models."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from celm.base.registry import build
-from celm.rules.rule import Facts
+from celm.base.registry import build_component
+from celm.rules.rule import ServerContext
 from celm.rules.shapfed import ShapFed
-from rules.rounds import Federation, a_round
+from support.rule_rounds import Federation, a_round
 
 
 class Net(nn.Module):
-    """A head of two classes on two features, something before it, and a buffer."""
+    """A head of two classes on two features, a parameter before it, and a buffer."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -26,7 +26,7 @@ class Net(nn.Module):
         self.register_buffer("mean", torch.zeros(1))
 
 
-FACTS = Facts(("a", "b"), 2, (2,), 10, 0, Net(), ("head.weight", "head.bias"))
+FACTS = ServerContext(("a", "b"), 2, (2,), 10, 0, Net(), ("head.weight", "head.bias"))
 START = {
     "body": torch.zeros(1),
     "head.weight": torch.zeros(2, 2),
@@ -47,25 +47,27 @@ def model(before: Mapping[str, Tensor], change: Any) -> dict[str, Tensor]:
 
 
 def federation_of(**settings: Any) -> Federation:
-    """Clients are changes of the head they are delivered."""
-    return Federation(build(ShapFed, settings, "rule", "shapfed"), FACTS, START, model)
+    """Clients are changes of the received head."""
+    return Federation(build_component(ShapFed, settings, "rule", "shapfed"), FACTS, START, model)
 
 
 def test_a_round_by_hand() -> None:
     # Class 0: [1, 0, 0] and [0, 1, 0] against their mean, cos 45°. Class 1: alike, and zero for b.
     changes = {"a": [[1, 0, 0], [0, 0, 2]], "b": [[0, 1, 0], [0, 0, 0]]}
-    weighing = federation_of().play(changes)
+    weighting = federation_of().play(changes)
     edge = (1 + 2**-0.5) / 2
-    assert weighing.diagnostics["similarity"]["a"] == pytest.approx([edge, 1])
-    assert weighing.diagnostics["similarity"]["b"] == pytest.approx([edge, 0.5])
+    assert weighting.diagnostics["similarity"]["a"] == pytest.approx([edge, 1])
+    assert weighting.diagnostics["similarity"]["b"] == pytest.approx([edge, 0.5])
     total = 2 * edge + 1.5
-    assert weighing.weights == pytest.approx({"a": (edge + 1) / total, "b": (edge + 0.5) / total})
-    assert weighing.standing == weighing.scores == weighing.weights
+    assert weighting.aggregation_weights == pytest.approx(
+        {"a": (edge + 1) / total, "b": (edge + 0.5) / total}
+    )
+    assert weighting.client_weights == weighting.scores == weighting.aggregation_weights
     raw = federation_of(similarity="raw").play(changes)
     assert raw.diagnostics["similarity"]["b"] == pytest.approx([2**-0.5, 0])
-    assert raw.weights["b"] == pytest.approx(2**-0.5 / (2 * 2**-0.5 + 1))
+    assert raw.aggregation_weights["b"] == pytest.approx(2**-0.5 / (2 * 2**-0.5 + 1))
     soft = federation_of(normalise="softmax").play(changes)
-    assert soft.weights["b"] == pytest.approx(1 / (1 + np.exp(0.25)))
+    assert soft.aggregation_weights["b"] == pytest.approx(1 / (1 + np.exp(0.25)))
 
 
 def unit(vectors: np.ndarray) -> np.ndarray:
@@ -91,10 +93,10 @@ def test_weights_over_rounds_follow_the_formulas(similarity: Any, normalise: Any
         weights = weights / weights.sum()
         before = federation.model["head.weight"].numpy()
         # The pseudo-gradient is what was sent less what came back, over the learning rate.
-        weighing = federation.play(dict(zip("abc", -0.1 * gradient, strict=True)))
-        assert [*weighing.weights.values()] == pytest.approx(weights, abs=1e-5)
+        weighting = federation.play(dict(zip("abc", -0.1 * gradient, strict=True)))
+        assert [*weighting.aggregation_weights.values()] == pytest.approx(weights, abs=1e-5)
         for name, values in zip("abc", similar, strict=True):
-            assert weighing.diagnostics["similarity"][name] == pytest.approx(values, abs=1e-5)
+            assert weighting.diagnostics["similarity"][name] == pytest.approx(values, abs=1e-5)
         merged = before - 0.1 * np.einsum("i,ikd->kd", weights, gradient[:, :, :2])
         assert federation.model["head.weight"].numpy() == pytest.approx(merged, abs=1e-5)
 
@@ -102,27 +104,27 @@ def test_weights_over_rounds_follow_the_formulas(similarity: Any, normalise: Any
 def test_clients_that_are_alike_have_similarity_one_and_stay_equal() -> None:
     federation = federation_of()
     for _ in range(4):
-        weighing = federation.play({key: [[1, 2, 3], [-4, 5, 6]] for key in "abc"})
-        assert weighing.diagnostics["similarity"]["b"] == pytest.approx([1, 1])
-        assert weighing.weights == pytest.approx(dict.fromkeys("abc", 1 / 3))
+        weighting = federation.play({key: [[1, 2, 3], [-4, 5, 6]] for key in "abc"})
+        assert weighting.diagnostics["similarity"]["b"] == pytest.approx([1, 1])
+        assert weighting.aggregation_weights == pytest.approx(dict.fromkeys("abc", 1 / 3))
 
 
 def test_raw_cosines_below_the_floor_count_as_the_floor() -> None:
     step = np.array([[1.0, 2, 3], [-4, 5, 6]])
-    weighing = federation_of(similarity="raw", floor=0.01).play({"a": step, "b": step, "c": -step})
-    assert weighing.diagnostics["similarity"]["c"] == pytest.approx([-1, -1])
-    assert weighing.weights == pytest.approx({"a": 1 / 2.01, "b": 1 / 2.01, "c": 0.01 / 2.01})
-    assert federation_of().play({"a": step, "b": step, "c": -step}).weights["c"] < 1e-3
+    weighting = federation_of(similarity="raw", floor=0.01).play({"a": step, "b": step, "c": -step})
+    assert weighting.diagnostics["similarity"]["c"] == pytest.approx([-1, -1])
+    assert weighting.aggregation_weights == pytest.approx({"a": 1 / 2.01, "b": 1 / 2.01, "c": 0.01 / 2.01})
+    assert federation_of().play({"a": step, "b": step, "c": -step}).aggregation_weights["c"] < 1e-3
 
 
-def test_changes_are_against_what_was_delivered() -> None:
+def test_changes_are_relative_to_the_received_model() -> None:
     rule = ShapFed()
     other = {**START, "head.weight": torch.full((2, 2), 9.0)}
     change = np.array([[1.0, 2, 3], [-4, 5, 6]])
     sent = {"a": START, "b": other}
     round = a_round(START, {name: model(start, change) for name, start in sent.items()}, sent=sent)
-    weighing = rule.weigh(rule.init(FACTS), FACTS, round)
-    assert weighing.diagnostics["similarity"]["b"] == pytest.approx([1, 1], abs=1e-5)
+    weighting = rule.compute_weights(rule.init(FACTS), FACTS, round)
+    assert weighting.diagnostics["similarity"]["b"] == pytest.approx([1, 1], abs=1e-5)
 
 
 def test_personal_models_mix_by_contribution() -> None:
@@ -130,7 +132,7 @@ def test_personal_models_mix_by_contribution() -> None:
     federation = federation_of(personal=True)
     assert federation.rule.personal
     assert not ShapFed().personal
-    weighing = federation.play(changes)
+    weighting = federation.play(changes)
     edge = (1 + 2**-0.5) / 2
     part = (edge + 0.5) / (edge + 1)
     merged = federation.model["head.weight"].numpy()
@@ -141,19 +143,19 @@ def test_personal_models_mix_by_contribution() -> None:
     assert federation.delivered("b")["head.weight"].numpy() == pytest.approx((1 - part) * own + part * merged)
     assert federation.delivered("b")["mean"].tolist() == [1.0]  # its own buffer
     assert federation.delivered("new") is federation.model
-    assert set(weighing.state.models) == {"a", "b"}
+    assert set(weighting.state.models) == {"a", "b"}
     plain = federation_of()
     assert plain.play(changes).state.models == {}
     assert plain.delivered("b") is plain.model
 
 
-def test_who_is_away_keeps_its_similarity_and_who_comes_late_starts_with_its_own() -> None:
+def test_absent_clients_keep_their_similarity_and_newcomers_start_with_their_own() -> None:
     federation = federation_of()
     first = federation.play({"a": [[1, 0, 0], [0, 0, 2]], "b": [[0, 1, 0], [0, 0, 0]]})
     gamma = np.mean(first.diagnostics["similarity"]["a"])
     second = federation.play({"b": [[1, 1, 1], [1, 1, 1]], "c": [[1, 1, 1], [1, 1, 1]]})
     b = 0.9 * np.mean(first.diagnostics["similarity"]["b"]) + 0.1
-    assert second.weights == pytest.approx({"b": b / (b + 1), "c": 1 / (b + 1)})
-    assert second.standing == pytest.approx(
+    assert second.aggregation_weights == pytest.approx({"b": b / (b + 1), "c": 1 / (b + 1)})
+    assert second.client_weights == pytest.approx(
         {"a": gamma / (gamma + b + 1), "b": b / (gamma + b + 1), "c": 1 / (gamma + b + 1)}
     )

@@ -12,13 +12,17 @@ import time
 import pytest
 
 from celm.base.errors import CelmError
-from celm.federation.assembly import resolve
-from celm.federation.experiment import Experiment
-from celm.federation.presets import with_preset
-from celm.study.compare import compare_cells, parse_method
-from celm.study.grid import run_grid
-from celm.study.paper import paper_figure
-from celm.study.processes import Processes
+from celm.experiment.config import Experiment
+from celm.experiment.presets import with_preset
+from celm.federation.build import resolve_defaults
+from celm.study.local_pool import ProcessPool
+from celm.study.paper_results import find_paper_statistic
+from celm.study.plan import plan_comparison
+from celm.study.results import RunOutcome
+from celm.study.scheduler import run_all
+from celm.study.spec import parse_method
+from celm.study.study_tables import build_compare_table
+from support.run_results import make_result
 
 SMALL = {
     "dataset": {"name": "digits"},
@@ -57,8 +61,9 @@ def paper(
     **settings: object,
 ) -> str | None:
     tables = {"dataset": dataset, "split": split, "rule": rule, "objective": objective}
-    figure = paper_figure(resolve(Experiment.parse({**tables, **settings})), metric)
-    return figure and figure.shown()
+    experiment = resolve_defaults(Experiment.parse({**tables, **settings})).experiment
+    figure = find_paper_statistic(experiment, metric)
+    return figure and figure.format()
 
 
 def test_the_papers_figures_are_found_for_the_same_cell_only():
@@ -102,43 +107,66 @@ def test_preset_fills_gaps_and_never_overrides():
 
 
 def cells_in(folder, methods=("fedavg", "celm"), seeds=(1, 2)):
-    return compare_cells(Experiment.parse(SMALL), methods, seeds, folder, None)
+    return plan_comparison(Experiment.parse(SMALL), methods, seeds, folder, None)
 
 
 def test_grid_gives_what_single_runs_give_whatever_the_number_of_processes(tmp_path):
     import celm
 
     cells = cells_in(tmp_path / "grid")
-    outcomes = run_grid(list(cells.values()), lambda: Processes(2))
+    outcomes = run_all(list(cells.values()), lambda: ProcessPool(2))
     assert all(outcome.error is None for outcome in outcomes)
     one = cells["celm", 2]
     alone = celm.run(one.experiment, out=tmp_path / "alone")
     for name in ("rounds.jsonl", "model.safetensors"):
-        assert (one.place / name).read_bytes() == (alone.folder / name).read_bytes()
+        assert (one.folder / name).read_bytes() == (alone.folder / name).read_bytes()
 
 
 def test_finished_cells_are_not_run_again_and_others_settings_are_refused(tmp_path):
     cells = list(cells_in(tmp_path, methods=("fedavg",)).values())
-    run_grid(cells, lambda: Processes(1))
-    stamps = [(cell.place / "result.json").stat().st_mtime_ns for cell in cells]
-    run_grid(cells, lambda: Processes(1))
-    assert stamps == [(cell.place / "result.json").stat().st_mtime_ns for cell in cells]
+    run_all(cells, lambda: ProcessPool(1))
+    stamps = [(cell.folder / "result.json").stat().st_mtime_ns for cell in cells]
+    run_all(cells, lambda: ProcessPool(1))
+    assert stamps == [(cell.folder / "result.json").stat().st_mtime_ns for cell in cells]
     other = Experiment.parse({**SMALL, "train": {"batch": 16}})
-    changed = list(compare_cells(other, ["fedavg"], [1, 2], tmp_path, None).values())
-    with pytest.raises(CelmError, match=r"other settings .train"):
-        run_grid(changed, lambda: Processes(1))
+    changed = list(plan_comparison(other, ["fedavg"], [1, 2], tmp_path, None).values())
+    with pytest.raises(CelmError, match=r"other settings.*train"):
+        run_all(changed, lambda: ProcessPool(1))
 
 
 def test_a_cell_that_fails_is_named_and_the_rest_goes_on(tmp_path):
     cells = list(cells_in(tmp_path).values())
     broken = cells[1]
-    broken.place.mkdir(parents=True)
-    (broken.place / "settings.toml").write_text(broken.experiment.to_toml())
-    (broken.place / "checkpoints").mkdir()
-    (broken.place / "checkpoints" / "round-000001.safetensors").write_bytes(b"not a checkpoint")
-    outcomes = run_grid(cells, lambda: Processes(2))
+    broken.folder.mkdir(parents=True)
+    (broken.folder / "settings.toml").write_text(broken.experiment.to_toml())
+    (broken.folder / "checkpoints").mkdir()
+    (broken.folder / "checkpoints" / "round-000001.safetensors").write_bytes(b"not a checkpoint")
+    outcomes = run_all(cells, lambda: ProcessPool(2))
     assert [outcome.result is not None for outcome in outcomes] == [True, False, True, True]
     assert "damaged" in outcomes[1].error
+
+
+def test_gains_are_over_the_standalone_run_of_the_same_seed(tmp_path):
+    cells = cells_in(tmp_path, methods=("standalone", "fedavg", "cgsv"))
+    alone = {1: [0.25, 0.5, 0.75], 2: [0.5, 0.5, 0.5]}
+
+    def result(method: str, seed: int):
+        own = {"standalone": alone[seed], "cgsv": [0.5, 0.75, 0.75]}.get(method)
+        accuracy = None if own is None else {f"client-{i}": value for i, value in enumerate(own)}
+        return make_result(accuracy=0.75, client_accuracy=accuracy)
+
+    outcomes = {key: RunOutcome(cell, result(*key)) for key, cell in cells.items()}
+    table = build_compare_table(outcomes, "gains")
+    assert table.columns[-2:] == ["mean gain", "spread of gains"]
+    # fedavg: gains (1/2, 1/4, 0), then 1/4 for each; cgsv: (1/4, 1/4, 0), then (0, 1/4, 1/4).
+    assert table.ours["fedavg", "mean gain"].mean == pytest.approx(0.25)
+    assert table.ours["fedavg", "spread of gains"].mean == pytest.approx((1 / 24) ** 0.5 / 2)
+    assert table.ours["cgsv", "mean gain"].mean == pytest.approx(1 / 6)
+    assert table.ours["cgsv", "spread of gains"].mean == pytest.approx((1 / 72) ** 0.5)
+    assert ("standalone", "mean gain") not in table.ours
+    assert not any(table.ours[key].is_incomplete for key in table.ours)
+    without = {key: outcome for key, outcome in outcomes.items() if key[0] != "standalone"}
+    assert "mean gain" not in build_compare_table(without, "no gains").columns
 
 
 def compare(folder, *more: str) -> list[str]:
@@ -152,6 +180,7 @@ def compare(folder, *more: str) -> list[str]:
     return [sys.executable, "-m", "celm", "compare", "--methods=fedavg,celm,moon", *settings, *more]
 
 
+@pytest.mark.slow
 def test_command_prints_one_json_document_and_saves_the_tables(tmp_path):
     done = subprocess.run(
         compare(tmp_path / "out", "--rounds=2", "--format=json"), capture_output=True, text=True, check=True

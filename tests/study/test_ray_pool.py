@@ -34,7 +34,7 @@ def tables(folder: Path) -> dict[str, bytes]:
 
 def kill_a_worker(process: Any, known: set[int], working: Working) -> None:
     deadline = time.monotonic() + 120
-    while not (fresh := [pid for pid in working(process.pid, "work_away") if pid not in known]):
+    while not (fresh := [pid for pid in working(process.pid, "remote_run") if pid not in known]):
         assert process.poll() is None
         assert time.monotonic() < deadline
         time.sleep(0.01)

@@ -13,18 +13,19 @@ from typer.testing import CliRunner
 
 from celm.base.errors import CelmError
 from celm.cli.app import app
-from celm.data.catalogue import splits
-from celm.federation.assembly import assemble, resolve
-from celm.federation.experiment import Experiment
-from celm.report.html import report
-from celm.study import costs
-from celm.study.declaration import Study, load_study, study_names
-from celm.study.grid import rounds_done, run_grid
-from celm.study.paper import printed
-from celm.study.processes import Processes
-from celm.study.running import study_cells, with_earlier
-from celm.study.scales import QUICK_LIMIT, Scale, rows_at, scaled
-from celm.study.writing import save_errors
+from celm.data.registry import splits
+from celm.experiment.config import Experiment
+from celm.federation.build import build_federation, resolve_defaults
+from celm.report.build import build_report
+from celm.study import cost_estimate
+from celm.study.local_pool import ProcessPool
+from celm.study.paper_results import paper_value
+from celm.study.plan import plan_runs
+from celm.study.results import count_rounds_done, merge_existing
+from celm.study.scales import QUICK_LIMIT, Scale, apply_scale, rows_for_scale
+from celm.study.scheduler import run_all
+from celm.study.spec import StudySpec, load_study, study_names
+from celm.study.study_folder import save_errors
 
 NAMES = study_names()
 
@@ -48,10 +49,12 @@ def test_every_table_of_the_paper_has_a_study():
 def test_every_cell_of_a_study_resolves_at_every_scale(name, tmp_path):
     study = load_study(name)
     for scale in Scale:
-        cells = study_cells(study, scale, tmp_path)
+        cells = plan_runs(study, scale, tmp_path)
         seeds = len(study.seeds) if scale is Scale.paper else 1
-        assert len(cells) == sum(len(study.methods_of(row)) for row in rows_at(study, scale)) * seeds
-        assert len({cell.place for cell in cells.values()}) == len(cells)
+        assert (
+            len(cells) == sum(len(study.methods_for_row(row)) for row in rows_for_scale(study, scale)) * seeds
+        )
+        assert len({cell.folder for cell in cells.values()}) == len(cells)
         for cell in cells.values():
             assert cell.experiment.run.rounds
             assert cell.experiment.train.lr
@@ -61,7 +64,7 @@ def test_every_cell_of_a_study_resolves_at_every_scale(name, tmp_path):
 
 
 def test_paper_scale_is_the_papers_protocol(tmp_path):
-    cells = study_cells(load_study("main"), Scale.paper, tmp_path)
+    cells = plan_runs(load_study("main"), Scale.paper, tmp_path)
     fashion = cells["fashion_mnist pls", "celm", 42].experiment
     assert (fashion.run.rounds, fashion.train.lr, fashion.train.batch, fashion.train.epochs) == (
         100,
@@ -102,65 +105,65 @@ def test_paper_scale_is_the_papers_protocol(tmp_path):
 def test_the_papers_figure_stands_beside_its_cell(name, row, method, metric, expected):
     study = load_study(name)
     place = study.rows[row]
-    found = printed(study.paper, place.settings["dataset"]["name"], place.split_label, method, metric)
+    found = paper_value(study.paper, place.settings["dataset"]["name"], place.split_label, method, metric)
     assert found is not None
-    assert found.shown() == expected
+    assert found.format() == expected
 
 
 def test_figures_of_other_metrics_and_of_other_definitions_stand_nowhere():
-    assert printed("main", "fashion_mnist", "pls", "celm", "jsd") is None
-    assert printed("fidelity", "fashion_mnist", "pls", "celm", "jsd") is not None
-    assert printed("fidelity", "fashion_mnist", "pls", "celm", "emd") is None
+    assert paper_value("main", "fashion_mnist", "pls", "celm", "jsd") is None
+    assert paper_value("fidelity", "fashion_mnist", "pls", "celm", "jsd") is not None
+    assert paper_value("fidelity", "fashion_mnist", "pls", "celm", "emd") is None
 
 
 def test_smoke_keeps_probes_of_different_length_apart(tmp_path):
-    cells = study_cells(load_study("lm-grid"), Scale.smoke, tmp_path, "dataset=fashion_mnist split=pls")
+    cells = plan_runs(load_study("lm-grid"), Scale.smoke, tmp_path, "dataset=fashion_mnist split=pls")
     grid = {(cell.experiment.probe.steps, cell.experiment.probe.lr) for cell in cells.values()}
     assert len(grid) == len(cells) == 25
     assert sorted({steps for steps, _ in grid}) == [1, 2, 3, 5, 10]
-    usual = study_cells(load_study("ablations"), Scale.smoke, tmp_path, "split=pls")
+    usual = plan_runs(load_study("ablations"), Scale.smoke, tmp_path, "split=pls")
     assert {cell.experiment.probe.steps for cell in usual.values()} == {5}
 
 
 def test_only_keeps_a_part(tmp_path):
     study = load_study("main")
-    cells = study_cells(
+    cells = plan_runs(
         study, Scale.paper, tmp_path, "dataset=fashion_mnist split=dirichlet_0.05 method=celm seed=43"
     )
     assert list(cells) == [("fashion_mnist dirichlet_0.05", "celm", 43)]
-    assert len(study_cells(study, Scale.paper, tmp_path, "split=dirichlet method=celm")) == 18
-    assert len(study_cells(study, Scale.paper, tmp_path, "split=pls,sls method=fedavg,celm seed=42")) == 8
-    assert len(study_cells(study, Scale.paper, tmp_path, "split=pls split=sls method=celm seed=42")) == 4
+    assert len(plan_runs(study, Scale.paper, tmp_path, "split=dirichlet method=celm")) == 18
+    assert len(plan_runs(study, Scale.paper, tmp_path, "split=pls,sls method=fedavg,celm seed=42")) == 8
+    assert len(plan_runs(study, Scale.paper, tmp_path, "split=pls split=sls method=celm seed=42")) == 4
     for wrong in ("split=nowhere", "colour=red", "pls", "method=celm,clem", "seed=42,1", "method='celm"):
         with pytest.raises(CelmError, match="--only"):
-            study_cells(study, Scale.paper, tmp_path, wrong)
+            plan_runs(study, Scale.paper, tmp_path, wrong)
     with pytest.raises(CelmError, match="did you mean 'celm'"):
-        study_cells(study, Scale.paper, tmp_path, "method=clem")
+        plan_runs(study, Scale.paper, tmp_path, "method=clem")
 
 
 def test_only_takes_names_with_spaces_in_quotes_or_as_in_folders(tmp_path):
     def methods(study, only):
-        return {method for _, method, _ in study_cells(load_study(study), Scale.paper, tmp_path, only)}
+        return {method for _, method, _ in plan_runs(load_study(study), Scale.paper, tmp_path, only)}
 
     assert methods("ablations", "method='shared heads' seed=42") == {"shared heads"}
     assert methods("lm-grid", "method='L=25 lr=0.001','L=50 lr=0.1'") == {"L=25 lr=0.001", "L=50 lr=0.1"}
     assert methods("lm-grid", "method=L_25_lr_0.001") == {"L=25 lr=0.001"}
-    cells = study_cells(load_study("fedisic"), Scale.paper, tmp_path, "row=fedisic_features_natural_lr_0.1")
+    cells = plan_runs(load_study("fedisic"), Scale.paper, tmp_path, "row=fedisic_features_natural_lr_0.1")
     assert {row for row, _, _ in cells} == {"fedisic_features natural, lr 0.1"}
     for only in (
         "row='fedisic_features natural, lr 0.1'",
         "row='fedisic_features natural, lr 0.1,fedisic_features natural'",
     ):
-        cells = study_cells(load_study("fedisic"), Scale.paper, tmp_path, f"{only} method=celm seed=42")
+        cells = plan_runs(load_study("fedisic"), Scale.paper, tmp_path, f"{only} method=celm seed=42")
         assert "fedisic_features natural, lr 0.1" in {row for row, _, _ in cells}
         assert len(cells) == 1 + only.count(",fed")
 
 
 def test_only_does_not_guess_how_many_clients_the_data_has(tmp_path):
     with pytest.raises(CelmError, match="has no clients '5'"):
-        study_cells(load_study("fedisic"), Scale.paper, tmp_path, "clients=5")
-    assert len(study_cells(load_study("main"), Scale.paper, tmp_path, "clients=5 split=pls seed=42")) == 10
-    assert len(study_cells(load_study("clients-20"), Scale.smoke, tmp_path, "clients=20 method=celm")) == 6
+        plan_runs(load_study("fedisic"), Scale.paper, tmp_path, "clients=5")
+    assert len(plan_runs(load_study("main"), Scale.paper, tmp_path, "clients=5 split=pls seed=42")) == 10
+    assert len(plan_runs(load_study("clients-20"), Scale.smoke, tmp_path, "clients=20 method=celm")) == 6
 
 
 def test_parts_that_are_run_one_after_another_come_to_one_table(tmp_path):
@@ -204,10 +207,10 @@ def test_a_damaged_run_fails_alone_and_the_rest_of_the_table_is_made(tmp_path):
 
 @pytest.mark.parametrize("number", ["x", None, [1], -1])
 def test_a_round_that_is_no_number_counts_as_none_done(tmp_path, number):
-    cell = next(iter(study_cells(load_study("iid"), Scale.smoke, tmp_path).values()))
-    cell.place.mkdir(parents=True)
-    (cell.place / "rounds.jsonl").write_text(json.dumps({"round": number}) + "\n")
-    assert rounds_done(cell) == 0
+    cell = next(iter(plan_runs(load_study("iid"), Scale.smoke, tmp_path).values()))
+    cell.folder.mkdir(parents=True)
+    (cell.folder / "rounds.jsonl").write_text(json.dumps({"round": number}) + "\n")
+    assert count_rounds_done(cell) == 0
 
 
 def test_errors_of_earlier_parts_stay_until_their_runs_are_done(tmp_path):
@@ -223,14 +226,14 @@ def test_errors_of_earlier_parts_stay_until_their_runs_are_done(tmp_path):
 
 def test_a_game_of_which_coalitions_are_missing_is_left_out(tmp_path):
     study = load_study("estimators")
-    cells = study_cells(study, Scale.smoke, tmp_path)
+    cells = plan_runs(study, Scale.smoke, tmp_path)
     whole, part = ("digits pls", "digits sls")
     for key, cell in cells.items():
         if key[0] == whole or (key[0] == part and key[1] != "celm"):
-            cell.place.mkdir(parents=True)
-            (cell.place / "settings.toml").write_text(cell.experiment.to_toml())
-            (cell.place / "result.json").write_text("{}")
-    found = with_earlier(study, cells, {})
+            cell.folder.mkdir(parents=True)
+            (cell.folder / "settings.toml").write_text(cell.experiment.to_toml())
+            (cell.folder / "result.json").write_text("{}")
+    found = merge_existing(study, cells, {})
     assert {row for row, _, _ in found} == {whole}
 
 
@@ -247,19 +250,19 @@ def test_a_game_of_which_coalitions_are_missing_is_left_out(tmp_path):
 def test_labels_that_would_share_a_folder_are_refused(tmp_path, methods, rows):
     tables = "\n".join(f"[[rows]]\ndataset = 'digits'\n{row}" for row in rows)
     (tmp_path / "own.toml").write_text(f"title = 'own'\n{methods}\n{tables}\n")
-    with pytest.raises(CelmError, match="would share a folder: name them apart"):
+    with pytest.raises(CelmError, match="would share a folder"):
         load_study(str(tmp_path / "own.toml"))
 
 
 def test_no_two_runs_are_given_one_folder(tmp_path):
-    cells = list(study_cells(load_study("iid"), Scale.smoke, tmp_path, "method=celm").values())
+    cells = list(plan_runs(load_study("iid"), Scale.smoke, tmp_path, "method=celm").values())
     with pytest.raises(CelmError, match="2 runs would share the folder"):
-        run_grid([cells[0], replace(cells[0], method="other")], lambda: Processes(1))
+        run_all([cells[0], replace(cells[0], method="other")], lambda: ProcessPool(1))
 
 
 def test_quick_is_never_longer_than_the_paper(tmp_path):
     tables = {"dataset": {"name": "fashion_mnist"}, "split": {"name": "pls"}, "run": {"rounds": 5}}
-    assert scaled(tables, Scale.quick)["run"]["rounds"] == 5
+    assert apply_scale(tables, Scale.quick)["run"]["rounds"] == 5
 
 
 def test_the_scale_holds_for_what_methods_set_too(tmp_path):
@@ -272,10 +275,10 @@ def test_the_scale_holds_for_what_methods_set_too(tmp_path):
         "probed": {"method": "celm", "probe": {"steps": 400}},
     }
     row = {"dataset": "digits", "split": "pls", "run": {"rounds": 100}}
-    study = Study.model_validate({"name": "own", "title": "x", "methods": own, "rows": [row]})
+    study = StudySpec.model_validate({"name": "own", "title": "x", "methods": own, "rows": [row]})
 
     def at(scale):
-        return {key[1]: cell.experiment for key, cell in study_cells(study, scale, tmp_path).items()}
+        return {key[1]: cell.experiment for key, cell in plan_runs(study, scale, tmp_path).items()}
 
     smoke, quick, paper = at(Scale.smoke), at(Scale.quick), at(Scale.paper)
     assert {each.run.rounds for each in smoke.values()} == {3}
@@ -319,11 +322,11 @@ def test_smoke_scale_fills_the_whole_table(name, tmp_path):
         "cells",
         "study.json",
     }
-    page = report(tmp_path)
-    assert page.count('<td class="place">') == len(list(tmp_path.rglob("result.json")))
+    page = build_report(tmp_path)
+    assert page.count('<td class="folder">') == len(list(tmp_path.rglob("result.json")))
     assert ("Steps and rate of the probe" in page) == (name == "lm-grid")
     splits = {
-        cell.experiment.split.name for cell in study_cells(load_study(name), Scale.smoke, tmp_path).values()
+        cell.experiment.split.name for cell in plan_runs(load_study(name), Scale.smoke, tmp_path).values()
     }
     assert ("Free-riders flagged" in page) == ("free_rider" in splits)
     assert ("True and estimated distribution" in page) == (name == "fidelity")
@@ -331,7 +334,7 @@ def test_smoke_scale_fills_the_whole_table(name, tmp_path):
 
 
 def test_quick_lets_rates_decay_at_the_same_part_of_the_run(tmp_path):
-    cells = study_cells(load_study("iid"), Scale.quick, tmp_path, "method=celm")
+    cells = plan_runs(load_study("iid"), Scale.quick, tmp_path, "method=celm")
     found = {cell.experiment.dataset.name: cell.experiment for cell in cells.values()}
     assert (found["fashion_mnist"].run.rounds, found["fashion_mnist"].train.decay_at) == (20, (10,))
     assert (found["cifar10"].run.rounds, found["cifar10"].train.decay_at) == (40, (10,))
@@ -340,7 +343,7 @@ def test_quick_lets_rates_decay_at_the_same_part_of_the_run(tmp_path):
 def test_quick_evaluates_a_few_times_and_not_more_often_than_declared(tmp_path):
     def every(run):
         tables = {"dataset": {"name": "cifar10"}, "split": {"name": "pls"}, "run": run}
-        return scaled(tables, Scale.quick)["run"]["evaluate_every"]
+        return apply_scale(tables, Scale.quick)["run"]["evaluate_every"]
 
     assert [every(run) for run in ({}, {"rounds": 5}, {"evaluate_every": 20})] == [5, 1, 20]
 
@@ -349,10 +352,12 @@ def test_quick_evaluates_a_few_times_and_not_more_often_than_declared(tmp_path):
 def test_label_skew_keeps_its_shape_at_quick(dataset):
     """What the authors take of a label of the whole dataset is more than a part of it has."""
     tables = {"dataset": {"name": dataset}, "split": {"name": "pls"}}
-    choice = resolve(Experiment.parse(scaled(tables, Scale.quick))).split
+    choice = resolve_defaults(Experiment.parse(apply_scale(tables, Scale.quick))).experiment.split
     classes = 47 if dataset == "emnist47" else 10
     labels = np.repeat(np.arange(classes), QUICK_LIMIT)
-    dealing = splits.build(choice.name, choice.options).deal(labels, classes, 5, np.random.RandomState(42))
+    dealing = splits.build(choice.name, choice.options).partition(
+        labels, classes, 5, np.random.RandomState(42)
+    )
     held = [np.bincount(labels[part], minlength=classes) for part in dealing.clients.values()]
     fewest = classes // 5 + (classes % 5 > 0)
     assert np.count_nonzero(held[0]) == fewest
@@ -393,18 +398,18 @@ split = { name = "dirichlet", alpha = 0.1, clients = 3 }
 
 def test_dry_run_counts_the_samples_of_every_run(tmp_path, monkeypatch):
     (tmp_path / "varied.toml").write_text(VARIED)
-    cells = study_cells(load_study(str(tmp_path / "varied.toml")), Scale.paper, tmp_path / "out")
+    cells = plan_runs(load_study(str(tmp_path / "varied.toml")), Scale.paper, tmp_path / "out")
     timed = []
-    monkeypatch.setattr(costs, "seconds_a_sample", lambda bench: timed.append(bench) or 1.0)
+    monkeypatch.setattr(cost_estimate, "seconds_per_sample", lambda bench: timed.append(bench) or 1.0)
     for cell in cells.values():
         settings = cell.experiment
-        holdings = assemble(settings).workbench.holdings.values()
+        holdings = build_federation(resolve_defaults(settings)).trainer.client_data.values()
         samples = sum(len(holding.rows) for holding in holdings)
         expected = samples * settings.run.rounds * settings.run.participation * settings.train.epochs
-        assert costs.expected_seconds([cell]) == (pytest.approx(expected), {})
+        assert cost_estimate.estimate_seconds([cell]) == (pytest.approx(expected), {})
     timed.clear()
-    whole, _ = costs.expected_seconds(list(cells.values()))
-    assert whole == pytest.approx(sum(costs.expected_seconds([cell])[0] for cell in cells.values()))
+    whole, _ = cost_estimate.estimate_seconds(list(cells.values()))
+    assert whole == pytest.approx(sum(cost_estimate.estimate_seconds([cell])[0] for cell in cells.values()))
     assert len(timed) == 3 + len(cells)
 
 
@@ -452,10 +457,10 @@ def test_a_folder_that_cannot_be_made_is_told_once(tmp_path):
 
 def test_dry_run_goes_on_where_the_run_does(tmp_path):
     arguments = ["study", "iid", "--scale=smoke", "--dry-run", f"--out={tmp_path}", "--format=json"]
-    cell = next(iter(study_cells(load_study("iid"), Scale.smoke, tmp_path).values()))
-    cell.place.mkdir(parents=True)
-    (cell.place / "settings.toml").write_text(cell.experiment.to_toml())
-    (cell.place / "result.json").write_text("{")
+    cell = next(iter(plan_runs(load_study("iid"), Scale.smoke, tmp_path).values()))
+    cell.folder.mkdir(parents=True)
+    (cell.folder / "settings.toml").write_text(cell.experiment.to_toml())
+    (cell.folder / "result.json").write_text("{")
     result = CliRunner().invoke(app, arguments)
     assert result.exit_code == 0, result.stderr
     found = json.loads(result.stdout)
@@ -466,7 +471,7 @@ OWN = """
 title = "Mine"
 seeds = [1]
 [methods]
-"long" = { method = "celm", rule = { fraction = 0.5 } }
+"long" = { method = "celm", rule = { warmup_fraction = 0.5 } }
 [[rows]]
 dataset = "digits"
 split = { name = "pls", clients = 3 }
@@ -517,12 +522,12 @@ WHOLE = {
         ({"title": "title = 'x'\nsedes = [1]"}, "sedes"),
         ({"title": "title = 'x'\nseeds = []"}, "seeds: List should have at least 1 item"),
         ({"title": "title = 'x'\nseeds = ['1']"}, "seeds.0: Input should be a valid integer"),
-        ({"title": "title = 'x'\nseeds = [1, 1]"}, "seeds must name each seed once"),
+        ({"title": "title = 'x'\nseeds = [1, 1]"}, "seeds must be without duplicates"),
         ({"title": "title = 'x'\nrows = []", "rows": ""}, "rows: List should have at least 1 item"),
         ({"methods": "[methods]"}, "methods: Dictionary should have at least 1 item"),
         ({"methods": "[methods]\nnone = {}"}, "unknown method 'none'"),
         ({"methods": "[methods]\ncelm = 5"}, "methods.celm: "),
-        ({"methods": "[methods]\ncelm = { warmup = 5 }"}, "methods.celm: 'warmup' is no table of settings"),
+        ({"methods": "[methods]\ncelm = { warmup = 5 }"}, "methods.celm: 'warmup' is not a table"),
         (
             {"methods": "[methods]\ncelm = { run = 5 }"},
             "methods.celm.run: Input should be a valid dictionary",
@@ -533,12 +538,12 @@ WHOLE = {
         ),
         (
             {"rows": "[[rows]]\ndataset = 'digits'\nsplit = 'pls'\nrounds = 10"},
-            "rows.0: 'rounds' is no table",
+            "rows.0: 'rounds' is not a table",
         ),
         ({"rows": "[[rows]]\ndataset = { limit = 3 }\nsplit = 'pls'"}, "rows.0.dataset.name: Field required"),
         (
             {"rows": "[[rows]]\ndataset = 'digits'\nsplit = 'pls'\nrule = { warmup = 5 }"},
-            "rows.0: 'rule' is for methods to say, not for a row",
+            "rows.0: 'rule' belongs to a method",
         ),
         (
             {"rows": "[[rows]]\ndataset = 'digits'\nsplit = { clients = 3 }"},
@@ -549,7 +554,7 @@ WHOLE = {
                 "title": "title = 'x'\nground_truth = true",
                 "rows": "[[rows]]\ndataset = 'fedisic'\nsplit = 'natural'",
             },
-            "row 'fedisic natural' does not say how many clients there are",
+            "row 'fedisic natural' has no number of clients",
         ),
         (
             {"rows": "[[rows]]\ndataset = 'digits'\nsplit = { name = 'pls', clients = 'x' }"},
@@ -593,7 +598,7 @@ def test_a_name_may_stand_for_a_table_in_rows_and_methods(tmp_path):
         "title = 'x'\nseeds = [1]\n[methods]\ncelm = { probe = 'fast' }\n"
         "[[rows]]\ndataset = 'digits'\nsplit = 'pls'\nmodel = 'mlp'"
     )
-    (cell,) = study_cells(load_study(str(tmp_path / "own.toml")), Scale.paper, tmp_path).values()
+    (cell,) = plan_runs(load_study(str(tmp_path / "own.toml")), Scale.paper, tmp_path).values()
     assert (cell.experiment.model.name, cell.experiment.probe.steps) == ("mlp", 50)
 
 

@@ -15,33 +15,33 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
-from celm.study.table import Figure, Table, escaped
+from celm.study.table import ResultTable, Statistic, escape_latex
 
 OURS = {
-    ("fedavg", "accuracy"): Figure(0.8062, 0.0052, 3),
-    ("celm", "accuracy"): Figure(0.8370, 0.0019, 3),
-    ("cffl", "accuracy"): Figure(0.8095, 0.0181, 3),
+    ("fedavg", "accuracy"): Statistic(0.8062, 0.0052, 3),
+    ("celm", "accuracy"): Statistic(0.8370, 0.0019, 3),
+    ("cffl", "accuracy"): Statistic(0.8095, 0.0181, 3),
 }
-PAPER = {("celm", "accuracy"): Figure(0.84, 0.002, 3)}
-TABLE = Table("a title", ["fedavg", "cffl", "celm", "cgsv"], ["accuracy"], OURS, PAPER)
+PAPER = {("celm", "accuracy"): Statistic(0.84, 0.002, 3)}
+TABLE = ResultTable("a title", ["fedavg", "cffl", "celm", "cgsv"], ["accuracy"], OURS, PAPER)
 
 
 @given(st.lists(st.floats(0, 1), min_size=2, max_size=9))
 def test_figure_is_the_mean_and_the_sample_deviation(values):
-    figure = Figure.of(values)
+    figure = Statistic.from_values(values)
     assert figure.mean == pytest.approx(np.mean(values))
     assert figure.std == pytest.approx(np.std(values, ddof=1), abs=1e-9)
     assert figure.count == len(values)
 
 
 def test_a_single_seed_has_no_spread():
-    assert Figure.of([0.5]) == Figure(0.5, None, 1)
-    assert Figure.of([0.5]).shown() == "50.00"
+    assert Statistic.from_values([0.5]) == Statistic(0.5, None, 1)
+    assert Statistic.from_values([0.5]).format() == "50.00"
 
 
 def test_figures_with_fewer_seeds_than_meant_are_marked_and_explained():
-    ours = {key: replace(figure, meant=3) for key, figure in OURS.items()}
-    ours["cgsv", "accuracy"] = Figure(0.5, None, 1, meant=3)
+    ours = {key: replace(figure, expected_count=3) for key, figure in OURS.items()}
+    ours["cgsv", "accuracy"] = Statistic(0.5, None, 1, expected_count=3)
     table = replace(TABLE, ours=ours)
     markdown, latex = table.to_markdown(), table.to_latex()
     assert "| cgsv | 50.00† |" in markdown
@@ -54,29 +54,29 @@ def test_figures_with_fewer_seeds_than_meant_are_marked_and_explained():
 
 
 def test_best_and_second_are_marked_among_the_rows_of_a_column():
-    assert [TABLE.place(row, "accuracy") for row in TABLE.rows] == [0, 2, 1, 0]
+    assert [TABLE.rank(row, "accuracy") for row in TABLE.rows] == [0, 2, 1, 0]
 
 
 def test_best_and_second_can_be_sought_along_a_row():
-    table = Table(
+    table = ResultTable(
         "",
         ["r"],
         ["a", "b", "c"],
-        {("r", c): Figure(v, None, 1) for c, v in zip("abc", (0.1, 0.3, 0.2), strict=True)},
+        {("r", c): Statistic(v, None, 1) for c, v in zip("abc", (0.1, 0.3, 0.2), strict=True)},
         {},
         "columns",
     )
-    assert [table.place("r", column) for column in table.columns] == [0, 1, 2]
+    assert [table.rank("r", column) for column in table.columns] == [0, 1, 2]
 
 
 def test_figures_that_look_the_same_share_a_place():
     same = {
-        ("a", "x"): Figure(0.50001, None, 1),
-        ("b", "x"): Figure(0.50004, None, 1),
-        ("c", "x"): Figure(0.4, None, 1),
+        ("a", "x"): Statistic(0.50001, None, 1),
+        ("b", "x"): Statistic(0.50004, None, 1),
+        ("c", "x"): Statistic(0.4, None, 1),
     }
-    table = Table("", ["a", "b", "c"], ["x"], same, {})
-    assert [table.place(row, "x") for row in "abc"] == [1, 1, 2]
+    table = ResultTable("", ["a", "b", "c"], ["x"], same, {})
+    assert [table.rank(row, "x") for row in "abc"] == [1, 1, 2]
 
 
 @given(st.lists(st.integers(0, 10_000), min_size=4, max_size=4), st.booleans())
@@ -84,27 +84,29 @@ def test_figures_that_look_the_same_share_a_place():
 def test_places_are_by_what_is_shown(counts, percent):
     """Two methods, two seeds each, on ten thousand test samples."""
     pairs = {"a": counts[:2], "b": counts[2:]}
-    ours = {(row, "x"): Figure.of([n / 10_000 for n in pair], percent) for row, pair in pairs.items()}
-    table = Table("", ["a", "b"], ["x"], ours, {})
-    shown = {row: ours[row, "x"].scaled(ours[row, "x"].mean) for row in "ab"}
-    places = [table.place(row, "x") for row in "ab"]
+    ours = {
+        (row, "x"): Statistic.from_values([n / 10_000 for n in pair], percent) for row, pair in pairs.items()
+    }
+    table = ResultTable("", ["a", "b"], ["x"], ours, {})
+    shown = {row: ours[row, "x"].format_number(ours[row, "x"].mean) for row in "ab"}
+    places = [table.rank(row, "x") for row in "ab"]
     assert (places == [0, 0]) == (shown["a"] == shown["b"])
 
 
 def test_what_is_short_of_different_numbers_is_told_apart():
     ours = {
-        ("r", "a"): Figure(0.5, None, 1, meant=3),
-        ("r", "b"): Figure(0.5, 0.1, 2, meant=3),
-        ("r", "c"): Figure(0.5, 0.1, 4, meant=6),
-        ("r", "d"): Figure(0.5, 0.1, 6, meant=6),
+        ("r", "a"): Statistic(0.5, None, 1, expected_count=3),
+        ("r", "b"): Statistic(0.5, 0.1, 2, expected_count=3),
+        ("r", "c"): Statistic(0.5, 0.1, 4, expected_count=6),
+        ("r", "d"): Statistic(0.5, 0.1, 6, expected_count=6),
     }
-    table = Table("", ["r"], ["a", "b", "c", "d"], ours, {}, over="federations")
+    table = ResultTable("", ["r"], ["a", "b", "c", "d"], ours, {}, averaged_over="federations")
     assert table.note == "† 1 or 2 of 3, 4 of 6 federations"
-    assert [table.own("r", column)[-1] == "†" for column in "abcd"] == [True, True, True, False]
+    assert [table.format_ours("r", column)[-1] == "†" for column in "abcd"] == [True, True, True, False]
 
 
 def test_what_has_no_figure_is_of_no_kind():
-    (cell,) = Table("", ["r"], ["c"], {}, {}).to_json()["cells"]
+    (cell,) = ResultTable("", ["r"], ["c"], {}, {}).to_json()["cells"]
     assert [cell[name] for name in ("mean", "percent", "low", "ranked", "place")] == [None] * 4 + [0]
 
 
@@ -116,11 +118,14 @@ def test_markdown_shows_ours_marked_and_the_papers_in_brackets():
 
 
 def test_latex_escapes_and_marks():
-    table = Table(
+    table = ResultTable(
         "",
         ["leave_one_out", "celm"],
         ["rare_class"],
-        {("celm", "rare_class"): Figure(0.5, 0.1, 2), ("leave_one_out", "rare_class"): Figure(0.4, 0.1, 2)},
+        {
+            ("celm", "rare_class"): Statistic(0.5, 0.1, 2),
+            ("leave_one_out", "rare_class"): Statistic(0.4, 0.1, 2),
+        },
         {},
     )
     text = table.to_latex()
@@ -141,7 +146,7 @@ LABELS = st.text(
 @given(title=LABELS.filter(bool), row=LABELS, column=LABELS)
 @example(title="a b", row="a|b", column="<b>x</b> **y** _z_ &amp; fashion_mnist")
 def test_labels_stay_text_in_markdown(title, row, column):
-    table = Table(title, [row], [column], {}, {})
+    table = ResultTable(title, [row], [column], {}, {})
     page = MarkdownIt("commonmark").enable("table").enable("strikethrough").render(table.to_markdown())
     cells = re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", page)
     assert [html.unescape(cell) for cell in cells] == ["", column, row, "–"]
@@ -174,14 +179,14 @@ def typeset(text):
 @given(row=LABELS, column=LABELS)
 @example(row="a_b^2~{c} \\\\ 5 %", column="<&#$>")
 def test_labels_stay_text_in_latex(row, column):
-    assert typeset(escaped(row)) == row
-    lines = Table("", [row], [column], {}, {}).to_latex().splitlines()
-    assert lines[2] == rf" & {escaped(column)} \\"
-    assert lines[4] == rf"{escaped(row)} & – \\"
+    assert typeset(escape_latex(row)) == row
+    lines = ResultTable("", [row], [column], {}, {}).to_latex().splitlines()
+    assert lines[2] == rf" & {escape_latex(column)} \\"
+    assert lines[4] == rf"{escape_latex(row)} & – \\"
 
 
 def test_labels_of_several_lines_stay_on_one():
-    table = Table("a\n\nb", ["r\n| x |"], ["c\nd"], {}, {})
+    table = ResultTable("a\n\nb", ["r\n| x |"], ["c\nd"], {}, {})
     assert table.to_markdown().splitlines()[:5] == [
         "**a b**",
         "",
@@ -203,13 +208,23 @@ def test_json_and_csv_say_the_same():
 
 
 def test_figures_of_which_neither_end_is_better_are_not_marked():
-    ours = {("r", name): Figure.of([value], ranked=False) for name, value in (("a", 0.1), ("b", 0.3))}
-    table = Table("", ["r"], ["a", "b"], ours, {}, "columns")
-    assert [table.place("r", column) for column in table.columns] == [0, 0]
+    ours = {
+        ("r", name): Statistic.from_values([value], ranked=False) for name, value in (("a", 0.1), ("b", 0.3))
+    }
+    table = ResultTable("", ["r"], ["a", "b"], ours, {}, "columns")
+    assert [table.rank("r", column) for column in table.columns] == [0, 0]
     assert [cell["ranked"] for cell in table.to_json()["cells"]] == [False, False]
 
 
 def test_where_nothing_competes_nothing_is_marked():
-    table = replace(TABLE, compete="none")
-    assert [table.place(row, "accuracy") for row in table.rows] == [0, 0, 0, 0]
+    table = replace(TABLE, compare="none")
+    assert [table.rank(row, "accuracy") for row in table.rows] == [0, 0, 0, 0]
     assert "<u>" not in table.to_markdown()
+
+
+def test_text_that_a_spreadsheet_would_run_is_escaped_in_csv_and_numbers_are_not():
+    names = ["=1+1", "+1", "-1", "@SUM(A1)", "ward", "a\r=1"]
+    ours = {(name, "c"): Statistic(-0.5, 0.1, 2) for name in names}
+    rows = list(csv.DictReader(io.StringIO(ResultTable("", names, ["c"], ours, {}).to_csv())))
+    assert [row["row"] for row in rows] == ["'=1+1", "'+1", "'-1", "'@SUM(A1)", "ward", r"a\r=1"]
+    assert {row["mean"] for row in rows} == {"-0.5"}

@@ -1,9 +1,9 @@
-"""An ordinary Flower client: it receives arrays, trains, returns arrays. It knows nothing of CELM."""
+"""An ordinary Flower client: it receives arrays, trains and returns arrays. It does not depend on CELM."""
 
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
-from quickstart.task import accuracy, held_by, network, test_set, train
+from quickstart.task import accuracy, load_partition, network, test_set, train
 
 app = ClientApp()
 
@@ -14,7 +14,7 @@ def fit(message: Message, context: Context) -> Message:
     model.load_state_dict(message.content["arrays"].to_torch_state_dict())
     config = message.content["config"]
     partition = int(context.node_config["partition-id"])
-    inputs, labels = held_by(partition, int(context.node_config["num-partitions"]))
+    inputs, labels = load_partition(partition, int(context.node_config["num-partitions"]))
     train(model, inputs, labels, config["lr"], seed=1000 * config["server-round"] + partition)
     metrics = MetricRecord({"num-examples": len(labels)})
     return Message(
@@ -23,7 +23,7 @@ def fit(message: Message, context: Context) -> Message:
 
 
 @app.evaluate()
-def judge(message: Message, context: Context) -> Message:
+def evaluate(message: Message, context: Context) -> Message:
     model = network()
     model.load_state_dict(message.content["arrays"].to_torch_state_dict())
     inputs, labels = test_set()

@@ -1,4 +1,4 @@
-"""The server: Flower's usual one, with CELM's strategy in the place of FedAvg."""
+"""An ordinary Flower server with CELM's strategy instead of FedAvg."""
 
 from logging import INFO
 

@@ -1,4 +1,4 @@
-"""The model, the data and the training: what a client would do without Flower, too."""
+"""The model, the data and the training, independent of Flower."""
 
 import torch
 from sklearn.datasets import load_digits
@@ -13,19 +13,19 @@ def network():
 
 
 def digits():
-    """Inputs `[1797, 1, 8, 8]` and labels, shuffled the same way everywhere."""
+    """Return inputs `[1797, 1, 8, 8]` and labels, in the same shuffled order in every process."""
     images, labels = load_digits(return_X_y=True)
     order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(SEED))
     inputs = torch.tensor(images, dtype=torch.float32).reshape(-1, 1, 8, 8) / 16
     return inputs[order], torch.tensor(labels)[order]
 
 
-def held_by(partition, partitions):
-    """A client's share of the first 1500: the higher its number, the more classes it knows (2, 4, ... 10)."""
+def load_partition(partition, partitions):
+    """Return a client's part of the first 1500 samples. A higher number has more classes: 2, 4, ... 10."""
     inputs, labels = digits()
-    known = 2 * (partition % 5) + 2
+    num_classes = 2 * (partition % 5) + 2
     rows = torch.arange(1500)[partition::partitions]
-    rows = rows[labels[rows] < known]
+    rows = rows[labels[rows] < num_classes]
     return inputs[rows], labels[rows]
 
 
@@ -35,7 +35,7 @@ def test_set():
 
 
 def train(model, inputs, labels, lr, seed, epochs=5, batch=16):
-    """Plain SGD; the same numbers for the same seed."""
+    """Train by plain SGD. The same seed gives the same model."""
     optimiser = torch.optim.SGD(model.parameters(), lr=lr)
     generator = torch.Generator().manual_seed(seed)
     model.train()

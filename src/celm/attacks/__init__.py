@@ -1,4 +1,8 @@
-"""What a client may do to its upload, its data or its training instead of honest work. One behaviour per file."""
+"""Client behaviours other than the agreed training. One behaviour per file.
+
+`attacks` is the registry; `celm.attacks.attack` defines what an attack is. Three of them are honest variants of
+training that look unusual: `overconfident`, `label_smoothed` and `temperature`.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +12,8 @@ from celm.base.registry import Registry
 
 if TYPE_CHECKING:
     from celm.attacks.attack import Attack
+
+__all__ = ["attacks"]
 
 attacks: Registry[Attack] = Registry(
     "attack",
@@ -21,8 +27,10 @@ attacks: Registry[Attack] = Registry(
         "invent_data": "celm.attacks.invent_data:InventData",
         "copy_global": "celm.attacks.copy_global:CopyGlobal",
         "replay_delta": "celm.attacks.replay_delta:ReplayDelta",
+        "predict_update": "celm.attacks.predict_update:PredictUpdate",
         "idle_after_warmup": "celm.attacks.idle_after_warmup:IdleAfterWarmup",
         "sybil": "celm.attacks.sybil:Sybil",
+        "replicate_data": "celm.attacks.replicate_data:ReplicateData",
         "flip_labels": "celm.attacks.flip_labels:FlipLabels",
         "overconfident": "celm.attacks.overconfident:Overconfident",
         "label_smoothed": "celm.attacks.label_smoothed:LabelSmoothed",

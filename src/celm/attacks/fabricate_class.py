@@ -1,15 +1,15 @@
-"""A client that pretends to know classes of which it has no sample.
+"""A client that pretends to know classes of which it has no samples.
 
-    head row k (W_k and b_k) -> strength * r        for every fabricated class k, where r is, by `rows`,
+    head row k (W_k and b_k) -> strength * r        for every fabricated class k; r depends on `rows`
 
-    copy      row j of its own head; j is the class it has most samples of, the lowest of several
-    random    a Gaussian row, the same in every round, of the mean length of its own rows of classes it has samples of
-    global    row k of the head of the global model that the round began from
+    copy      row j of its own head; j is the class with most of its samples, the lowest if tied
+    random    a Gaussian row, the same in every round, with the mean norm of its rows of classes that it has
+    global    row k of the global model's head at the start of the round
     own       row k of its own head
 
-With a copy its logit of k is strength times that of j, and so is the highest one that any input reaches: evidence
-for k that is as good as real. The other rows do not rise together with one of a class that it has. A random b_k is as
-large as the biases of those classes on average, of either sign.
+With a copy, the logit of k is strength times that of j, and so is its maximum over inputs. So the evidence for k is
+as high as for a real class. The other rows do not rise together with a class that the client has. A random b_k has the
+mean size of the biases of those classes and either sign.
 """
 
 from __future__ import annotations
@@ -21,72 +21,82 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from celm.attacks.attack import Attack, Upload
+from celm.attacks.attack import Attack, AttackContext
 from celm.base.errors import CelmError
-from celm.base.randomness import generator
-from celm.models.state import StateDict
-from celm.rules.rule import Facts
+from celm.base.randomness import make_generator
+from celm.models.state_dict import StateDict
+from celm.rules.rule import ServerContext
 
 
 @dataclass(frozen=True)
 class FabricateClass(Attack):
-    """Sends other head rows, by strength, for classes that it lacks: by default copies of one that it has."""
+    """Replaces the head rows of classes that it lacks.
+
+    By default the new rows are copies of the row of a class that it has.
+    """
 
     strength: float = 1.0
-    """What the rows are multiplied by."""
+    """Factor on the rows."""
     classes: Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(min_length=1)] | None = None
-    """Classes to fabricate; by default all of which it has no sample."""
+    """Classes to fabricate; by default all of which it has no samples."""
     rows: Literal["copy", "random", "global", "own"] = "copy"
-    """What their rows are: a copy of its own row of the class it has most samples of, Gaussian ones of the mean length
-    of its own rows of classes it has, those of the global model that it was sent (also while its own head stays with
-    it), or its own."""
+    """Their rows: `copy` of its row of the class with most samples; `random`, Gaussian with the mean norm of its rows;
+    `global`, those of the global model (also while heads stay local); `own`, those that it trained."""
 
-    def check(self, federation: Facts, labels: Tensor) -> None:
+    def check(self, context: ServerContext, labels: Tensor) -> None:
         if self.rows in ("copy", "random") and not len(labels):
-            raise CelmError(f"attack 'fabricate_class': {self.client} has no samples to know a class from")
-        unknown = [k for k in self.classes or () if k >= federation.classes]
+            raise CelmError(
+                f"attack 'fabricate_class': {self.client} has no samples, so attack.rows cannot be '{self.rows}'"
+            )
+        unknown = [k for k in self.classes or () if k >= context.classes]
         if unknown:
             raise CelmError(
-                f"attack.classes: there is no class {unknown[0]}, only 0 to {federation.classes - 1}"
+                f"attack.classes: unknown class {unknown[0]}", f"classes are 0 to {context.classes - 1}"
             )
-        if not self.fabricated(federation, labels):
+        if not self._forged_classes(context, labels):
             raise CelmError(
                 f"attack 'fabricate_class': {self.client} has samples of every class",
-                "say by attack.classes which ones it is to fabricate",
+                "set attack.classes to the classes to fabricate",
             )
 
-    def fabricated(self, federation: Facts, labels: Tensor) -> list[int]:
+    def _forged_classes(self, context: ServerContext, labels: Tensor) -> list[int]:
         if self.classes is not None:
             return list(self.classes)
-        held = set(labels.tolist())
-        return [k for k in range(federation.classes) if k not in held]
+        classes_with_samples = set(labels.tolist())
+        return [k for k in range(context.classes) if k not in classes_with_samples]
 
-    def upload(self, upload: Upload) -> StateDict:
-        fabricated = self.fabricated(upload.federation, upload.labels)
-        sent = dict(upload.trained)
-        for name in upload.federation.head:
-            tensor = sent[name].clone()
-            tensor[fabricated] = self.strength * self.made_up(upload, name, fabricated)
-            sent[name] = tensor
-        return sent
+    def poison(self, context: AttackContext) -> StateDict:
+        forged_classes = self._forged_classes(context.server_context, context.labels)
+        model = dict(context.trained_model)
+        for name in context.server_context.head:
+            tensor = model[name].clone()
+            tensor[forged_classes] = self.strength * self._forge_rows(context, name, forged_classes)
+            model[name] = tensor
+        return model
 
-    def made_up(self, upload: Upload, name: str, fabricated: list[int]) -> Tensor:
-        """Rows of one of the head's tensors, one for all or one for each fabricated class."""
-        own = upload.trained[name]
+    def _forge_rows(self, context: AttackContext, name: str, forged_classes: list[int]) -> Tensor:
+        """Return rows for one of the head's tensors, one for all fabricated classes or one for each."""
+        head_tensor = context.trained_model[name]
         match self.rows:
             case "copy":
-                return own[int(torch.bincount(upload.labels, minlength=upload.federation.classes).argmax())]
+                return head_tensor[
+                    int(torch.bincount(context.labels, minlength=context.server_context.classes).argmax())
+                ]
             case "random":
-                held = own[sorted(set(upload.labels.tolist()))]
-                noise = generator(upload.federation.seed, "fabricated rows", self.client, name)
-                drawn = torch.randn(len(fabricated), *own.shape[1:], generator=noise).to(own)
-                return drawn / lengths(drawn) * lengths(held).mean()
+                own_rows = head_tensor[sorted(set(context.labels.tolist()))]
+                row_generator = make_generator(
+                    context.server_context.seed, "fabricated rows", self.client, name
+                )
+                random_rows = torch.randn(
+                    len(forged_classes), *head_tensor.shape[1:], generator=row_generator
+                ).to(head_tensor)
+                return random_rows / _row_norms(random_rows) * _row_norms(own_rows).mean()
             case "global":
-                return upload.global_model[name][fabricated]
+                return context.global_model[name][forged_classes]
             case "own":
-                return own[fabricated]
+                return head_tensor[forged_classes]
 
 
-def lengths(rows: Tensor) -> Tensor:
-    """Of rows `[k, d]` as `[k, 1]`, of biases `[k]` as `[k]`."""
+def _row_norms(rows: Tensor) -> Tensor:
+    """Return the norms `[k, 1]` of rows `[k, d]`, or the absolute values `[k]` of biases `[k]`."""
     return rows.abs() if rows.ndim == 1 else rows.norm(dim=1, keepdim=True)

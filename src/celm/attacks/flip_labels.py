@@ -1,6 +1,6 @@
 """A client that trains on wrong labels.
 
-y_j -> a class drawn uniformly from all, for a fraction `strength` of the samples, once for the whole run
+y_j -> a class drawn uniformly from all classes, for a fraction `strength` of the samples, once for the run
 """
 
 from __future__ import annotations
@@ -17,11 +17,13 @@ from celm.attacks.attack import Attack
 
 @dataclass(frozen=True)
 class FlipLabels(Attack):
-    """Trains on random labels, for a fraction of its samples."""
+    """Trains on random labels for a fraction of its samples."""
 
     strength: Annotated[float, Field(ge=0, le=1)] = 1.0
     """Fraction of samples with a random label."""
 
-    def relabel(self, labels: Tensor, classes: int, noise: torch.Generator) -> Tensor:
-        drawn = torch.randint(classes, labels.shape, generator=noise)
-        return torch.where(torch.rand(labels.shape, generator=noise) < self.strength, drawn, labels)
+    def relabel(self, labels: Tensor, classes: int, generator: torch.Generator) -> Tensor:
+        random_labels = torch.randint(classes, labels.shape, generator=generator)
+        return torch.where(
+            torch.rand(labels.shape, generator=generator) < self.strength, random_labels, labels
+        )

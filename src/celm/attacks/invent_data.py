@@ -1,9 +1,9 @@
-"""A client without data that trains on pictures it made up.
+"""A client without data that trains on random images.
 
     x_c ~ N(0, I)  for every class c, once for the whole run
-    w_i = w_delivered after `strength` steps of gradient descent, of size `rate`, on the cross-entropy of (x_c, c)
+    w_i = w_received after `strength` steps of gradient descent, of size `rate`, on the cross-entropy of (x_c, c)
 
-Whoever sees no data cannot tell whether a class was learned from samples that are real.
+A server without access to data cannot tell whether a class was learned from real samples.
 """
 
 from __future__ import annotations
@@ -16,36 +16,36 @@ import torch
 from pydantic import Field
 from torch.nn.functional import cross_entropy
 
-from celm.attacks.attack import Attack, Upload
-from celm.base.randomness import generator
-from celm.models.state import StateDict, load_state, state_of
+from celm.attacks.attack import Attack, AttackContext
+from celm.base.randomness import make_generator
+from celm.models.state_dict import StateDict, get_state, load_state
 
 
 @dataclass(frozen=True)
 class InventData(Attack):
-    """Has no data: trains on one picture of noise for each class."""
+    """Has no data: trains on one image of noise for each class."""
 
     strength: Annotated[float, Field(ge=0, le=100_000)] = 30.0
-    """Steps in a round."""
+    """Steps per round."""
     rate: Annotated[float, Field(gt=0)] = 0.03
-    """Their size."""
+    """Step size."""
 
-    def trains(self, number: int, rounds: int) -> bool:
+    def trains_in(self, round_number: int, rounds: int) -> bool:
         return False
 
     @torch.enable_grad()
-    def upload(self, upload: Upload) -> StateDict:
-        federation = upload.federation
-        module = copy.deepcopy(federation.module)
-        load_state(module, upload.delivered)
-        drawn = generator(federation.seed, "invented", self.client)
-        pictures = torch.randn(federation.classes, *federation.input_shape, generator=drawn)
-        like = next(module.parameters())
-        pictures, labels = pictures.to(like), torch.arange(federation.classes, device=like.device)
-        module.eval()  # dropout would draw from a stream that others use
-        descent = torch.optim.SGD(module.parameters(), lr=self.rate)
+    def poison(self, context: AttackContext) -> StateDict:
+        server_context = context.server_context
+        module = copy.deepcopy(server_context.module)
+        load_state(module, context.received_model)
+        image_generator = make_generator(server_context.seed, "invented", self.client)
+        images = torch.randn(server_context.classes, *server_context.input_shape, generator=image_generator)
+        parameter = next(module.parameters())
+        images, labels = images.to(parameter), torch.arange(server_context.classes, device=parameter.device)
+        module.eval()  # dropout would draw from the global random stream
+        optimizer = torch.optim.SGD(module.parameters(), lr=self.rate)
         for _ in range(round(self.strength)):
-            descent.zero_grad()
-            cross_entropy(module(pictures), labels).backward()  # type: ignore[no-untyped-call]
-            descent.step()
-        return state_of(module)
+            optimizer.zero_grad()
+            cross_entropy(module(images), labels).backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+        return get_state(module)

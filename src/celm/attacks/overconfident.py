@@ -1,8 +1,8 @@
-"""An honest client that trains longer and faster than agreed.
+"""Not an attack: an honest client that trains longer and faster than agreed.
 
-    E local epochs in place of the agreed number, at strength times the agreed rate
+    E local epochs instead of the agreed number, at strength times the agreed learning rate
 
-Its logits grow, and with them whatever is read off logits, without any malice.
+Its logits grow, and with them every estimate that is based on logits.
 """
 
 from __future__ import annotations
@@ -13,17 +13,20 @@ from typing import Annotated
 from pydantic import Field
 
 from celm.attacks.attack import Attack
-from celm.objectives.habits import Habits
+from celm.objectives.local_sgd import TrainingOverrides
 
 
 @dataclass(frozen=True)
 class Overconfident(Attack):
-    """Trains for more epochs, at strength times the learning rate."""
+    """Honest variant: trains longer and at a higher learning rate.
+
+    The learning rate is multiplied by `strength`.
+    """
 
     strength: Annotated[float, Field(gt=0)] = 2.0
-    """What the learning rate is multiplied by."""
+    """Factor on the learning rate."""
     epochs: Annotated[int, Field(ge=1)] = 5
     """Local epochs."""
 
-    def habits(self) -> Habits:
-        return Habits(epochs=self.epochs, rate=self.strength)
+    def training_overrides(self) -> TrainingOverrides:
+        return TrainingOverrides(epochs=self.epochs, lr_factor=self.strength)

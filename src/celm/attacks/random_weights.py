@@ -1,6 +1,6 @@
-"""A client that does not train and sends large random weights.
+"""A client that does not train and uploads large random weights.
 
-    w_i = strength * N(0, 1)        every trained value on its own; buffers as they were delivered
+    w_i = strength * N(0, 1)        every trained value independently; buffers as received
 
 Trained weights are mostly below 0.1, so strength 1 is large.
 """
@@ -11,24 +11,27 @@ from dataclasses import dataclass
 
 import torch
 
-from celm.attacks.attack import Attack, Upload
-from celm.models.anatomy import trained_keys
-from celm.models.state import StateDict
+from celm.attacks.attack import Attack, AttackContext
+from celm.models.heads import trained_keys
+from celm.models.state_dict import StateDict
 
 
 @dataclass(frozen=True)
 class RandomWeights(Attack):
-    """Does not train: sends Gaussian weights of standard deviation strength."""
+    """Does not train: uploads Gaussian weights.
+
+    Their standard deviation is `strength`.
+    """
 
     strength: float = 1.0
     """Standard deviation of the weights."""
 
-    def trains(self, number: int, rounds: int) -> bool:
+    def trains_in(self, round_number: int, rounds: int) -> bool:
         return False
 
-    def upload(self, upload: Upload) -> StateDict:
-        sent = dict(upload.delivered)
-        for name in trained_keys(upload.federation.module):
-            drawn = torch.randn(sent[name].shape, generator=upload.noise)
-            sent[name] = self.strength * drawn.to(sent[name])
-        return sent
+    def poison(self, context: AttackContext) -> StateDict:
+        model = dict(context.received_model)
+        for name in trained_keys(context.server_context.module):
+            random_tensor = torch.randn(model[name].shape, generator=context.generator)
+            model[name] = self.strength * random_tensor.to(model[name])
+        return model

@@ -1,25 +1,25 @@
-"""A client that sends its last linear layer many times as large.
+"""A client that scales its last linear layer.
 
     (W, b)_head -> strength * (W, b)_head
 
-Its logits are multiplied by the strength; what it predicts stays the same.
+Its logits are multiplied by the strength; its predictions do not change.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from celm.attacks.attack import Attack, Upload
-from celm.attacks.layers import scaled
-from celm.models.state import StateDict
+from celm.attacks.attack import Attack, AttackContext
+from celm.attacks.layers import scale_tensors
+from celm.models.state_dict import StateDict
 
 
 @dataclass(frozen=True)
 class ScaleHead(Attack):
-    """Sends its head multiplied by strength."""
+    """Uploads its head multiplied by strength."""
 
     strength: float = 10.0
-    """What the head is multiplied by."""
+    """Factor on the head."""
 
-    def upload(self, upload: Upload) -> StateDict:
-        return scaled(upload.trained, upload.federation.head, self.strength)
+    def poison(self, context: AttackContext) -> StateDict:
+        return scale_tensors(context.trained_model, context.server_context.head, self.strength)

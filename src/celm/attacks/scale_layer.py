@@ -1,9 +1,9 @@
-"""A client that sends a layer before its head many times as large.
+"""A client that scales a layer before its head.
 
     (W, b)_layer -> strength * (W, b)_layer
 
-A network of linear layers and ReLUs is homogeneous: h(s z) = s h(z) for s > 0. So a hidden layer does what the head
-does, but for the biases behind it, and leaves the head as it was for whoever looks at the head alone.
+A network of linear layers and ReLUs is homogeneous: h(s z) = s h(z) for s > 0. So scaling a hidden layer acts like
+scaling the head, except for the biases after it. A check of the head alone does not see it.
 """
 
 from __future__ import annotations
@@ -12,26 +12,26 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from celm.attacks.attack import Attack, Upload
-from celm.attacks.layers import layer_before_head, layer_keys, scaled
-from celm.models.state import StateDict
-from celm.rules.rule import Facts
+from celm.attacks.attack import Attack, AttackContext
+from celm.attacks.layers import layer_before_head, layer_keys, scale_tensors
+from celm.models.state_dict import StateDict
+from celm.rules.rule import ServerContext
 
 
 @dataclass(frozen=True)
 class ScaleLayer(Attack):
-    """Sends a hidden layer multiplied by strength."""
+    """Uploads a hidden layer multiplied by strength."""
 
     strength: float = 10.0
-    """What the layer is multiplied by."""
+    """Factor on the layer."""
     layer: str | None = None
-    """Name of the layer; by default the last before the head."""
+    """Name of the layer; by default the last one before the head."""
 
-    def check(self, federation: Facts, labels: Tensor) -> None:
-        self.keys(federation)
+    def check(self, context: ServerContext, labels: Tensor) -> None:
+        self._scaled_names(context)
 
-    def keys(self, federation: Facts) -> tuple[str, ...]:
-        return layer_keys(federation, layer_before_head(federation) if self.layer is None else self.layer)
+    def _scaled_names(self, context: ServerContext) -> tuple[str, ...]:
+        return layer_keys(context, layer_before_head(context) if self.layer is None else self.layer)
 
-    def upload(self, upload: Upload) -> StateDict:
-        return scaled(upload.trained, self.keys(upload.federation), self.strength)
+    def poison(self, context: AttackContext) -> StateDict:
+        return scale_tensors(context.trained_model, self._scaled_names(context.server_context), self.strength)

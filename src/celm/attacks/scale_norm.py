@@ -1,8 +1,8 @@
-"""A client that sends the gain of its last normalisation layer many times as large.
+"""A client that scales the gain of its last normalisation layer.
 
     γ -> strength * γ        γ of y = γ (x - μ) / σ + β, of the last BatchNorm, LayerNorm or GroupNorm
 
-Normalisation undoes the scale of every layer before it, but not its own.
+Normalisation undoes the scale of every layer before it, but not of its own gain.
 """
 
 from __future__ import annotations
@@ -11,21 +11,21 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from celm.attacks.attack import Attack, Upload
-from celm.attacks.layers import last_norm_gain, scaled
-from celm.models.state import StateDict
-from celm.rules.rule import Facts
+from celm.attacks.attack import Attack, AttackContext
+from celm.attacks.layers import last_norm_gain, scale_tensors
+from celm.models.state_dict import StateDict
+from celm.rules.rule import ServerContext
 
 
 @dataclass(frozen=True)
 class ScaleNorm(Attack):
-    """Sends the gain of its last normalisation layer multiplied by strength."""
+    """Uploads the gain of its last norm layer times strength."""
 
     strength: float = 10.0
-    """What the gain is multiplied by."""
+    """Factor on the gain."""
 
-    def check(self, federation: Facts, labels: Tensor) -> None:
-        last_norm_gain(federation)
+    def check(self, context: ServerContext, labels: Tensor) -> None:
+        last_norm_gain(context)
 
-    def upload(self, upload: Upload) -> StateDict:
-        return scaled(upload.trained, (last_norm_gain(upload.federation),), self.strength)
+    def poison(self, context: AttackContext) -> StateDict:
+        return scale_tensors(context.trained_model, (last_norm_gain(context.server_context),), self.strength)

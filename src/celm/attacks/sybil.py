@@ -2,9 +2,8 @@
 
     clients -> clients and NAME-sybil-1 ... NAME-sybil-m        m = strength; all of them hold the same samples
 
-Each identity draws its batches for itself, so that no two uploads are the same; all that a split says of the client
-(a free-rider, wrong labels, no training) holds for each of them. What the attacker gets is what its identities get
-together.
+Each identity draws its own batches, so no two uploads are equal. If the split makes the client a free-rider or gives
+it wrong labels or an attack, this applies to each identity. The attacker earns the sum of what its identities earn.
 """
 
 from __future__ import annotations
@@ -16,36 +15,45 @@ from typing import Annotated, TypeVar
 from pydantic import Field
 
 from celm.attacks.attack import Attack
-from celm.base.names import in_order
-from celm.data.split import Dealing
+from celm.base.client_order import natural_sorted
+from celm.data.split import Partition
 
-Said = TypeVar("Said")
+_Value = TypeVar("_Value")
 
 
 @dataclass(frozen=True)
 class Sybil(Attack):
-    """Takes part under so many further names, with the same data."""
+    """Takes part under several names with the same data.
+
+    `strength` is the number of further names.
+    """
 
     strength: Annotated[int, Field(ge=0, le=1000)] = 1
-    """How many further names."""
+    """Number of further names."""
 
-    def deal(self, dealing: Dealing) -> Dealing:
-        if self.client not in dealing.clients:
-            return dealing
-        names = [f"{self.client}-sybil-{i}" for i in range(1, self.strength + 1)]
-        clients = {**dealing.clients, **dict.fromkeys(names, dealing.clients[self.client])}
-        rides = self.client in dealing.free_riders
+    def transform_partition(self, partition: Partition) -> Partition:
+        if self.client not in partition.clients:
+            return partition
+        identities = [f"{self.client}-sybil-{i}" for i in range(1, self.strength + 1)]
+        clients = {**partition.clients, **dict.fromkeys(identities, partition.clients[self.client])}
+        is_free_rider = self.client in partition.free_riders
         return replace(
-            dealing,
-            clients={name: clients[name] for name in in_order(clients)},
-            free_riders=(*dealing.free_riders, *names) if rides else dealing.free_riders,
-            relabelled=self.shared(dealing.relabelled, names),
-            behaviours=self.shared(dealing.behaviours, names),
+            partition,
+            clients={name: clients[name] for name in natural_sorted(clients)},
+            free_riders=(*partition.free_riders, *identities) if is_free_rider else partition.free_riders,
+            relabelled=self._copy_to_identities(partition.relabelled, identities),
+            attacks=self._copy_to_identities(partition.attacks, identities),
         )
 
-    def shared(self, said: Mapping[str, Said], names: Sequence[str]) -> dict[str, Said]:
-        """What is said of clients, with what is said of this one said of its names, too."""
-        return {**said, **dict.fromkeys(names, said[self.client])} if self.client in said else dict(said)
+    def _copy_to_identities(
+        self, by_client: Mapping[str, _Value], identities: Sequence[str]
+    ) -> dict[str, _Value]:
+        """Return `by_client` with the attacker's value, if it has one, also for its identities."""
+        return (
+            {**by_client, **dict.fromkeys(identities, by_client[self.client])}
+            if self.client in by_client
+            else dict(by_client)
+        )
 
-    def beside(self, behaviour: Attack) -> Attack:
+    def combine_with(self, behaviour: Attack) -> Attack:
         return behaviour

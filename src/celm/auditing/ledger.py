@@ -1,37 +1,36 @@
-"""The evidence ledger: which bytes a report is about, and what made it; and the check that it still is.
+"""The evidence ledger: which bytes a report is about, and what made it.
 
     files       role, round, client, path (from the audit's folder), size and SHA-256 of every file that was read
-    inputs      the paths that were named, settings, versions, seed: all it takes to repeat the audit
+    inputs      the named paths, settings, versions, seed: all that is needed to repeat the audit
     made        SHA-256 of audit.json and report.html
 
-Whoever keeps the ledger's own digest, which the audit prints, can tell later that nothing was exchanged.
+The audit prints the digest of the ledger. A member who keeps that digest can check later that no file was replaced.
 """
 
 from __future__ import annotations
 
 import hashlib
-import math
 import os
 import platform
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 from celm import __version__
-from celm.auditing.reading import fingerprint
+from celm.auditing.checkpoint_reader import file_sha256
+from celm.auditing.sources import Source
 from celm.base.errors import CelmError
-from celm.base.files import dump_json
-from celm.federation.folder import read_json
+from celm.base.json_files import read_json
 
-RESULT, REPORT, LEDGER = "audit.json", "report.html", "ledger.json"
-PACKAGES = ("celm", "torch", "numpy", "scipy", "safetensors", "transformers")
+RESULT_FILE, REPORT_FILE, LEDGER_FILE = "audit.json", "report.html", "ledger.json"
+_RECORDED_PACKAGES = ("celm", "torch", "numpy", "scipy", "safetensors", "transformers")
 
 
 @dataclass(frozen=True)
-class File:
-    """A file that was looked at; without a digest where it could not be read."""
+class LedgerEntry:
+    """A file of the audit; without digest and size if it could not be read."""
 
     role: str
     round: str
@@ -40,112 +39,125 @@ class File:
     size: int | None = None
     sha256: str | None = None
     excluded: str | None = None
+    """The reason for which the client is excluded."""
 
-    def entry(self, folder: Path) -> dict[str, Any]:
-        told = {
+    def to_json(self, folder: Path) -> dict[str, Any]:
+        """Return the entry as JSON values, with the path from `folder`."""
+        record = {
             "role": self.role,
             "round": self.round,
             "client": self.client,
-            "path": written(self.path, folder),
+            "path": relative_path(self.path, folder),
             "size": self.size,
             "sha256": self.sha256,
         }
-        return told | ({"excluded": self.excluded} if self.excluded else {})
+        return record | ({"excluded": self.excluded} if self.excluded else {})
 
 
-def written(path: Path, folder: Path) -> str:
-    """A path from the folder, as text that can be saved whatever bytes a name has."""
-    place = path.parent.resolve() / path.name  # of a link, its own place
-    return os.path.relpath(place, folder.resolve()).encode("utf-8", "backslashreplace").decode()
+@dataclass
+class Manifest:
+    """The files that an audit has read so far, and its remarks on clients."""
+
+    files: list[LedgerEntry] = field(default_factory=list)
+    _remarks: dict[str, list[str]] = field(default_factory=dict)
+
+    def add_model(
+        self,
+        role: str,
+        round: str,
+        source: Source,
+        size: int | None,
+        sha256: str | None,
+        excluded: str | None = None,
+    ) -> None:
+        """Record the file of a model; a model in memory has none."""
+        if source.path is not None:
+            client = source.name if role == "client" else None
+            self.files.append(LedgerEntry(role, round, client, source.path, size, sha256, excluded))
+
+    def mark_excluded(self, client: str, round: str, reason: str) -> None:
+        """Record that a client is excluded after its file was read."""
+        self._amend(client, round, excluded=reason)
+
+    def mark_changed(self, client: str, round: str, reason: str) -> None:
+        """Record that a client is excluded because its file changed. The file then has no digest."""
+        self._amend(client, round, excluded=reason, size=None, sha256=None)
+
+    def _amend(self, client: str, round: str, **changes: Any) -> None:
+        for index, entry in enumerate(self.files):
+            if (entry.client, entry.round) == (client, round):
+                self.files[index] = replace(entry, **changes)
+
+    def add_other_files(self, paths: Mapping[str, str | None]) -> None:
+        """Record files by role that are not checkpoints, but on which the result depends."""
+        for role, name in paths.items():
+            if name and (path := Path(name).resolve()).is_file():
+                self.files.append(LedgerEntry(role, "", None, path, path.stat().st_size, file_sha256(path)))
+
+    def add_remark(self, client: str, remark: str) -> None:
+        """Record a remark on a client once."""
+        client_remarks = self._remarks.setdefault(client, [])
+        if remark not in client_remarks:
+            client_remarks.append(remark)
+
+    @property
+    def notes(self) -> dict[str, str]:
+        """The remarks on each client, as one text."""
+        return {client: "; ".join(client_remarks) for client, client_remarks in self._remarks.items()}
 
 
-def ledger(
-    files: Sequence[File],
+def relative_path(path: Path, folder: Path) -> str:
+    """Return a path from `folder`, as text that can be saved for any bytes of a name."""
+    absolute = path.parent.resolve() / path.name  # a link itself, not its target
+    return os.path.relpath(absolute, folder.resolve()).encode("utf-8", "backslashreplace").decode()
+
+
+def make_ledger(
+    files: Sequence[LedgerEntry],
     inputs: Mapping[str, Any],
     settings: Mapping[str, Any],
-    made: Mapping[str, str],
+    outputs: Mapping[str, str],
     folder: Path,
 ) -> dict[str, Any]:
+    """Build the ledger of an audit in `folder`. `outputs` are the texts of its files by name."""
     return {
         "ledger": 1,
         "celm": __version__,
-        "versions": versions(),
+        "versions": _package_versions(),
         "seed": settings["seed"],
         "settings": dict(settings),
         "inputs": dict(inputs),
-        "files": [file.entry(folder) for file in files],
-        "made": {name: sha256(content.encode()) for name, content in made.items()},
+        "files": [entry.to_json(folder) for entry in files],
+        "made": {name: sha256_hex(content.encode()) for name, content in outputs.items()},
     }
 
 
-def versions() -> dict[str, str]:
-    found = {"python": platform.python_version()}
-    for name in PACKAGES:
+def _package_versions() -> dict[str, str]:
+    installed = {"python": platform.python_version()}
+    for name in _RECORDED_PACKAGES:
         try:
-            found[name] = version(name)
+            installed[name] = version(name)
         except PackageNotFoundError:
             continue
-    return found
+    return installed
 
 
-def sha256(content: bytes) -> str:
+def sha256_hex(content: bytes) -> str:
+    """Return the SHA-256 of bytes in hexadecimal."""
     return hashlib.sha256(content).hexdigest()
 
 
 def read_ledger(folder: Path) -> dict[str, Any]:
-    path = folder / LEDGER
+    """Read the ledger of a finished audit and check the types of its parts."""
+    path = folder / LEDGER_FILE
     if not path.is_file():
-        raise CelmError(f"{folder} is not a finished audit: it has no {LEDGER}")
-    found = read_json(path)
-    kinds = {"files": list, "made": dict, "settings": dict, "inputs": dict}
-    for name, kind in kinds.items():
-        if not isinstance(found.get(name), kind):
-            raise CelmError(f"{path} is damaged: it has no {name}")
-    for entry in found["files"]:
+        raise CelmError(f"not a finished audit: {folder} has no {LEDGER_FILE}")
+    content = read_json(path)
+    required = {"files": list, "made": dict, "settings": dict, "inputs": dict}
+    for name, expected_type in required.items():
+        if not isinstance(content.get(name), expected_type):
+            raise CelmError(f"damaged ledger {path}: '{name}' is not a {expected_type.__name__}")
+    for entry in content["files"]:
         if not isinstance(entry, dict) or not isinstance(entry.get("path"), str):
-            raise CelmError(f"{path} is damaged: a file has no path")
-    return found
-
-
-def changed(folder: Path, found: Mapping[str, Any]) -> list[str]:
-    """What is no longer as the ledger has it, a line for each file; nothing where all is."""
-    told = []
-    for name in (RESULT, REPORT):
-        told += compare(folder / name, name, found["made"].get(name))
-    for entry in found["files"]:
-        if entry.get("sha256") is None:
-            continue
-        who = f"{entry.get('role')} {entry.get('client') or ''}".strip()
-        where = f"{entry['path']} ({', '.join(filter(None, (who, entry.get('round'))))})"
-        told += compare(folder / entry["path"], where, entry["sha256"])
-    return told
-
-
-def compare(path: Path, where: str, expected: object) -> list[str]:
-    try:
-        actual = fingerprint(path)
-    except CelmError as error:
-        return [f"{where} {error}"]
-    return (
-        []
-        if actual == expected
-        else [f"{where} has changed: its SHA-256 is {actual}, the ledger has {expected}"]
-    )
-
-
-def differences(one: Any, other: Any, where: str = "") -> list[str]:
-    """Where two results are not the same, up to the rounding of another machine."""
-    if isinstance(one, Mapping) and isinstance(other, Mapping):
-        if list(one) != list(other):
-            return [f"{where or 'the result'} names {list(other)[:5]}, not {list(one)[:5]}"]
-        return [
-            line for key in one for line in differences(one[key], other[key], f"{where}.{key}".strip("."))
-        ]
-    if isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
-        pairs = enumerate(zip(one, other, strict=True))
-        return [line for i, pair in pairs for line in differences(*pair, f"{where}[{i}]")]
-    if isinstance(one, float) and isinstance(other, int | float):
-        return (
-            [] if math.isclose(one, other, rel_tol=1e-3, abs_tol=1e-3) else [f"{where}: {other}, not {one}"]
-        )
-    return [] if one == other else [f"{where}: {dump_json(other)[:80]}, not {dump_json(one)[:80]}"]
+            raise CelmError(f"damaged ledger {path}: an entry of 'files' has no path")
+    return content

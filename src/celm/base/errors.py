@@ -1,4 +1,4 @@
-"""The one error a user can cause."""
+"""The one error that a user can cause and fix."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Iterable
 
 
 class CelmError(Exception):
-    """Something the user can fix: what was wrong, where, and what to do.
+    """An error that the user can fix. The message says what failed; the hint says what to do.
 
-    The command line prints the message on one line and exits with 2; there is no traceback.
+    The command line prints message and hint on one line, without a traceback, and exits with code 2.
     """
 
     def __init__(self, message: str, hint: str | None = None) -> None:
@@ -17,14 +17,14 @@ class CelmError(Exception):
         self.hint = hint
 
 
-def nearest(name: str, names: Iterable[str]) -> str:
-    """A hint that names the closest valid name, or all of them when none is close.
+def suggest_name(name: str, names: Iterable[str]) -> str:
+    """Return a hint with the valid name closest to `name`, or with all valid names if none is close.
 
-    >>> nearest("fedagv", ["fedavg", "celm"])
+    >>> suggest_name("fedagv", ["fedavg", "celm"])
     "did you mean 'fedavg'?"
-    >>> nearest("zzz", ["fedavg", "celm"])
+    >>> suggest_name("zzz", ["fedavg", "celm"])
     'one of: celm, fedavg'
     """
-    known = sorted(names)
-    close = difflib.get_close_matches(name, known, n=1)
-    return f"did you mean '{close[0]}'?" if close else f"one of: {', '.join(known)}"
+    valid_names = sorted(names)
+    matches = difflib.get_close_matches(name, valid_names, n=1)
+    return f"did you mean '{matches[0]}'?" if matches else f"one of: {', '.join(valid_names)}"

@@ -14,15 +14,15 @@ if TYPE_CHECKING:
     import torch
 
 
-def derive(seed: int, purpose: str, *keys: int | str) -> int:
-    """A 63-bit seed for one purpose.
+def derive_seed(seed: int, purpose: str, *keys: int | str) -> int:
+    """Return the 63-bit seed of one purpose and its keys, such as the round number and the client.
 
-    >>> derive(42, "batches", 3, "client-0") == derive(42, "batches", 3, "client-0")
+    >>> derive_seed(42, "batches", 3, "client-0") == derive_seed(42, "batches", 3, "client-0")
     True
-    >>> derive(42, "batches", 3, "client-0") == derive(42, "batches", 30, "client-0")
+    >>> derive_seed(42, "batches", 3, "client-0") == derive_seed(42, "batches", 30, "client-0")
     False
     """
-    # Each part carries its type and length, so that (1, "23") and (12, "3") are different streams.
+    # Each part carries its type and length, so that (1, "23") and (12, "3") give different streams.
     parts = [
         f"str:{len(part)}:{part}" if isinstance(part, str) else f"int:{len(str(int(part)))}:{int(part)}"
         for part in (seed, purpose, *keys)
@@ -33,8 +33,8 @@ def derive(seed: int, purpose: str, *keys: int | str) -> int:
     return int.from_bytes(digest, "big") >> 1
 
 
-def generator(seed: int, purpose: str, *keys: int | str) -> torch.Generator:
-    """A CPU generator for one purpose; draws on the CPU are the same whatever the device."""
+def make_generator(seed: int, purpose: str, *keys: int | str) -> torch.Generator:
+    """Return a CPU generator seeded by `derive_seed`; draws on the CPU do not depend on the training device."""
     import torch
 
-    return torch.Generator().manual_seed(derive(seed, purpose, *keys))
+    return torch.Generator().manual_seed(derive_seed(seed, purpose, *keys))

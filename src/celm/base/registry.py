@@ -1,8 +1,8 @@
-"""Names of rules, splits, models ...: loaded on use, so that listing them imports nothing heavy.
+"""Components chosen by name: rules, objectives, splits, datasets, models, attacks, filters, aggregators.
 
-What a name stands for is a dataclass whose fields are its settings. Installed packages add names by
-entry points in the group `celm.rules`, `celm.objectives`, `celm.splits`, `celm.datasets`, `celm.models`
-or `celm.attacks`.
+A component is a frozen dataclass whose fields are its settings. It is imported on first use, so listing names imports
+nothing heavy. Installed packages add names by entry points in the group `celm.KINDs`: `celm.rules`,
+`celm.objectives`, `celm.splits`, `celm.datasets`, `celm.models`, `celm.attacks`, `celm.filters`, `celm.aggregators`.
 """
 
 from __future__ import annotations
@@ -18,119 +18,165 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from celm.base.errors import CelmError, nearest
+from celm.base.errors import CelmError, suggest_name
+from celm.base.renames import new_setting_name, renamed_hint
+from celm.base.text import format_exception, single_line, truncate
 
 
 class Configurable:
-    """Base of everything that is chosen by name: a frozen dataclass whose fields are settings."""
+    """Base class of all components. A subclass is a frozen dataclass whose fields are settings."""
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(
         extra="forbid", strict=True, arbitrary_types_allowed=True, use_attribute_docstrings=True
     )
 
 
-Kind = TypeVar("Kind", bound=Configurable)
+UNSET = "..."
+"""Default of a setting that has no value, as text."""
+
+Component = TypeVar("Component", bound=Configurable)
 
 
-class Registry(Generic[Kind]):
-    def __init__(self, kind: str, built_in: Mapping[str, str]) -> None:
+class Registry(Generic[Component]):
+    """The components of one kind, such as `rule`. `builtins` maps a name to `module:class`."""
+
+    def __init__(self, kind: str, builtins: Mapping[str, str]) -> None:
         self.kind = kind
-        self.built_in = dict(built_in)
+        self.builtins = dict(builtins)
+        self.registered: dict[str, type[Component]] = {}
+        """The components that this process registered; other processes do not have them."""
 
     @cached_property
-    def added(self) -> dict[str, EntryPoint]:
-        found = entry_points(group=f"celm.{self.kind}s")
-        return {entry.name: entry for entry in found if entry.name not in self.built_in}
+    def plugins(self) -> dict[str, EntryPoint]:
+        """Return the components of installed packages; a plug-in cannot replace a built-in name."""
+        entries = entry_points(group=f"celm.{self.kind}s")
+        return {entry.name: entry for entry in entries if entry.name not in self.builtins}
 
     def names(self) -> list[str]:
-        return [*self.built_in, *sorted(self.added)]
+        """Return all names, built-in ones first."""
+        return [*self.builtins, *sorted({*self.plugins, *self.registered})]
+
+    def register(self, name: str, component: type[Component]) -> None:
+        """Add a component of this process. A built-in name cannot be replaced; a name of your own can."""
+        if name in self.builtins:
+            raise CelmError(
+                f"cannot register {self.kind} '{name}': celm has one of this name", "choose another name"
+            )
+        self.registered[name] = component
 
     def check(self, name: str) -> str:
-        if name not in self.built_in and name not in self.added:
-            raise CelmError(f"unknown {self.kind} '{name}'", nearest(name, self.names()))
+        """Return `name`, or raise an error that suggests the nearest valid name."""
+        if name not in self.names():
+            raise CelmError(f"unknown {self.kind} '{name}'", suggest_name(name, self.names()))
         return name
 
-    def load(self, name: str) -> type[Kind]:
+    def load(self, name: str) -> type[Component]:
+        """Import and return the component class of a name."""
         self.check(name)
-        if name in self.added:
-            entry = self.added[name]
+        if name in self.registered:
+            return self.registered[name]
+        if name in self.plugins:
+            entry = self.plugins[name]
             try:
-                loaded: type[Kind] = entry.load()
+                plugin: type[Component] = entry.load()
             except Exception as error:
-                reason = " ".join(f"{type(error).__name__}: {error}".split())
                 raise CelmError(
-                    f"{self.kind} '{name}' cannot be loaded from '{entry.value}': {reason}"
+                    f"{self.kind} '{name}' cannot be loaded from '{entry.value}': {format_exception(error)}"
                 ) from error
-            return loaded
-        module, _, attribute = self.built_in[name].partition(":")
-        built_in: type[Kind] = getattr(import_module(module), attribute)
-        return built_in
+            return plugin
+        module, _, attribute = self.builtins[name].partition(":")
+        component: type[Component] = getattr(import_module(module), attribute)
+        return component
 
-    def build(self, name: str, options: Mapping[str, Any]) -> Kind:
-        """The named thing with these settings; an unknown or ill-typed one is an error that names it."""
-        return build(self.load(name), options, self.kind, name)
+    def build(self, name: str, options: Mapping[str, Any]) -> Component:
+        """Return the named component with these settings. An unknown or ill-typed setting is an error that names it."""
+        return build_component(self.load(name), options, self.kind, name)
+
+    def refuse_renamed(self, name: str, options: Mapping[str, Any]) -> None:
+        """Raise an error if a setting has its old name. The component is imported only if a setting may have one."""
+        for key in options:
+            new_name = new_setting_name(f"{self.kind}.{key}")
+            if new_name is None:
+                continue
+            setting_names = _setting_names(self.load(name))
+            if key not in setting_names and new_name.rpartition(".")[2] in setting_names:
+                raise CelmError(
+                    f"unknown setting '{self.kind}.{key}' of {self.kind} '{name}'", renamed_hint(new_name)
+                )
 
     def summary(self, name: str) -> str:
-        """First line of the docstring."""
+        """Return the first line of the component's docstring."""
         return (inspect.getdoc(self.load(name)) or "").partition("\n")[0]
 
     def settings(self, name: str) -> list[dict[str, str]]:
-        """Name, default and meaning of every setting, in the order of the fields."""
+        """Return name, default and description of every setting, in the order of the fields."""
         return [
             {
                 "name": key,
-                "default": json.dumps(field["default"]) if field.get("default") is not None else "...",
-                "about": " ".join(str(field.get("description", "")).split()),
+                "default": json.dumps(field["default"]) if field.get("default") is not None else UNSET,
+                "about": single_line(str(field.get("description", ""))),
             }
             for key, field in self.schema(name).get("properties", {}).items()
         ]
 
     def schema(self, name: str) -> dict[str, Any]:
-        """The JSON schema of the settings; what is inherited is described where it was declared."""
-        kind = self.load(name)
-        found = adapter(kind).json_schema(mode="serialization")
-        for base in filter(is_dataclass, kind.__mro__[1:]):
-            declared = adapter(base).json_schema(mode="serialization").get("properties", {})
-            for key, field in found.get("properties", {}).items():
+        """Return the JSON schema of the settings. An inherited setting keeps the description of its base class."""
+        component_type = self.load(name)
+        schema = _type_adapter(component_type).json_schema(mode="serialization")
+        for base in filter(is_dataclass, component_type.__mro__[1:]):
+            declared = _type_adapter(base).json_schema(mode="serialization").get("properties", {})
+            for key, field in schema.get("properties", {}).items():
                 if "description" in declared.get(key, {}):
                     field.setdefault("description", declared[key]["description"])
-        return found
+        return schema
 
 
-adapters: dict[type[Any], TypeAdapter[Any]] = {}
-"""What reads the settings of a kind; made once, as that takes a hundred times as long as the reading."""
+_type_adapters: dict[type[Any], TypeAdapter[Any]] = {}
+"""Validators by class. Building one takes a hundred times as long as using it."""
 
 
-def adapter(kind: type[Any]) -> TypeAdapter[Any]:
-    if kind not in adapters:
-        adapters[kind] = TypeAdapter(kind)
-    return adapters[kind]
+def _type_adapter(component_type: type[Any]) -> TypeAdapter[Any]:
+    if component_type not in _type_adapters:
+        _type_adapters[component_type] = TypeAdapter(component_type)
+    return _type_adapters[component_type]
 
 
-def build(kind: type[Kind], options: Mapping[str, Any], table: str, name: str) -> Kind:
+def build_component(
+    component_type: type[Component], options: Mapping[str, Any], table: str, name: str
+) -> Component:
+    """Return a component with validated settings; errors name the setting as `table.key`."""
     try:
-        # Through JSON, so that a TOML list may fill a tuple while everything else stays strict.
-        built: Kind = adapter(kind).validate_json(json.dumps(options))
-    except TypeError as error:  # TOML has dates, JSON has none
+        # Validate JSON, because a list in JSON is valid for a tuple while all other types stay strict.
+        component: Component = _type_adapter(component_type).validate_json(json.dumps(options))
+    except TypeError as error:  # TOML has dates, JSON does not
         raise CelmError(f"settings '{table}.*' of {table} '{name}': {error}") from error
     except ValidationError as error:
-        known = [field.name for field in fields(kind) if field.init]  # type: ignore[arg-type]
-        raise CelmError(*explain(error, table, known, f"{table} '{name}'")) from error
-    return built
+        raise CelmError(
+            *describe_validation_error(error, table, _setting_names(component_type), f"{table} '{name}'")
+        ) from error
+    return component
 
 
-def explain(error: ValidationError, table: str, known: list[str], owner: str) -> tuple[str, str | None]:
-    """What was wrong with the first setting that did not fit, and a hint."""
+def _setting_names(component_type: type[Any]) -> list[str]:
+    return [field.name for field in fields(component_type) if field.init]
+
+
+def describe_validation_error(
+    error: ValidationError, table: str, setting_names: list[str], owner: str
+) -> tuple[str, str | None]:
+    """Return a message and a hint for the first setting that is not valid."""
     first = error.errors()[0]
     key = ".".join(str(part) for part in first["loc"])
-    where = f"{table}.{key}" if table else key
+    setting_path = f"{table}.{key}" if table else key
     if first["type"] in ("unexpected_keyword_argument", "extra_forbidden"):
-        last = str(first["loc"][-1]) if first["loc"] else key
-        hint = nearest(last, known) if known else f"{owner} has no settings"
-        return f"unknown setting '{where}' of {owner}", hint
-    if first["type"] == "value_error":  # from a __post_init__, which knows what to say
+        setting = str(first["loc"][-1]) if first["loc"] else key
+        hint = suggest_name(setting, setting_names) if setting_names else f"{owner} has no settings"
+        new_name = new_setting_name(setting_path)
+        if new_name and (len(first["loc"]) > 1 or new_name.rpartition(".")[2] in setting_names):
+            hint = renamed_hint(new_name)
+        return f"unknown setting '{setting_path}' of {owner}", hint
+    if first["type"] == "value_error":  # raised by a __post_init__ with its own message
         text = first["msg"].removeprefix("Value error, ")
-        return (f"setting '{where}': {text}" if key else f"{owner}: {text}"), None
-    shown = repr(first.get("input"))
-    value = f", not {shown[:100]}" if not isinstance(first.get("input"), dict) else ""
-    return f"setting '{where}': {first['msg'][0].lower()}{first['msg'][1:]}{value}", None
+        return (f"setting '{setting_path}': {text}" if key else f"{owner}: {text}"), None
+    value = "" if isinstance(first.get("input"), dict) else f", not {truncate(repr(first.get('input')), 100)}"
+    return f"setting '{setting_path}': {first['msg'][0].lower()}{first['msg'][1:]}{value}", None

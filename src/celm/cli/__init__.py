@@ -1,4 +1,4 @@
-"""The command line: parse, call, print. Everything heavy is imported inside the commands."""
+"""The command line: parse, call, print. Commands import heavy packages only when they run."""
 
 from celm.cli.app import main
 

@@ -1,4 +1,4 @@
-"""`celm`: the commands."""
+"""The `celm` program: its commands and its entry point."""
 
 from __future__ import annotations
 
@@ -8,68 +8,98 @@ from typing import Annotated, Any
 import typer
 
 from celm import __version__
-from celm.base.memory import use_large_pages
-from celm.cli import audit, catalogue, compare, data, export, report, run, split, study
-from celm.cli.output import complain, with_exit_codes
+from celm.base.huge_pages import enable_huge_pages
+from celm.base.renames import RENAMED_OPTIONS, renamed_hint
+from celm.cli.audit import audit_command
+from celm.cli.audit_verify import audit_verify_command
+from celm.cli.check import check_command
+from celm.cli.compare import compare_command
+from celm.cli.data import data_check_command, data_get_command, data_list_command
+from celm.cli.export import export_command
+from celm.cli.init import init_command
+from celm.cli.list import list_command
+from celm.cli.output import print_error, with_exit_codes
+from celm.cli.payout import payout_command
+from celm.cli.report import report_command
+from celm.cli.run import run_command
+from celm.cli.split import split_command
+from celm.cli.study import study_command
+from celm.cli.watch import watch_command
 
-UsageError: Any = typer.BadParameter.__base__
-"""Of the click that typer uses: its own, or the package of that name."""
+_UsageError: Any = typer.BadParameter.__base__
+"""Base of click's usage errors. Typer may bring its own copy of click, so it is not imported by name."""
 
 app = typer.Typer(
     name="celm",
-    help="What each client of a federation contributed, class by class, without seeing any data.",
+    help="Measure what each client of a federation contributed, class by class, without seeing any data.",
     no_args_is_help=True,
     add_completion=False,
-    suggest_commands=False,  # click makes one itself
+    suggest_commands=False,  # click suggests them itself
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
 
-def show_version(wanted: bool) -> None:
-    if wanted:
+def _print_version(requested: bool) -> None:
+    if requested:
         typer.echo(f"celm {__version__}")
         raise typer.Exit
 
 
 @app.callback()
-def root(
+def root_command(
     version: Annotated[
-        bool, typer.Option("--version", callback=show_version, is_eager=True, help="Say the version.")
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
     pass
 
 
-app.command("run")(with_exit_codes(run.command))
-app.command("compare")(with_exit_codes(compare.command))
-app.command("study")(with_exit_codes(study.command))
-app.command("audit")(with_exit_codes(audit.command))
-app.command("audit-verify")(with_exit_codes(audit.verify))
-app.command("report")(with_exit_codes(report.command))
-app.command("split")(with_exit_codes(split.command))
-app.command("init")(with_exit_codes(catalogue.init))
-app.command("list")(with_exit_codes(catalogue.list_things))
-app.command("export")(with_exit_codes(export.command))
+app.command("run")(with_exit_codes(run_command))
+app.command("compare")(with_exit_codes(compare_command))
+app.command("study")(with_exit_codes(study_command))
+app.command("audit")(with_exit_codes(audit_command))
+app.command("audit-verify")(with_exit_codes(audit_verify_command))
+app.command("report")(with_exit_codes(report_command))
+app.command("watch")(with_exit_codes(watch_command))
+app.command("check")(with_exit_codes(check_command))
+app.command("split")(with_exit_codes(split_command))
+app.command("init")(with_exit_codes(init_command))
+app.command("list")(with_exit_codes(list_command))
+app.command("export")(with_exit_codes(export_command))
+app.command("payout")(with_exit_codes(payout_command))
 
-data_app = typer.Typer(help="Datasets: what is there, fetch, check.", no_args_is_help=True)
-data_app.command("list")(with_exit_codes(data.listing))
-data_app.command("get")(with_exit_codes(data.get))
-data_app.command("check")(with_exit_codes(data.check))
+data_app = typer.Typer(
+    help="List, download and check datasets.\n\n[bold]Example[/bold]\n\n  celm data list",
+    no_args_is_help=True,
+)
+data_app.command("list")(with_exit_codes(data_list_command))
+data_app.command("get")(with_exit_codes(data_get_command))
+data_app.command("check")(with_exit_codes(data_check_command))
 app.add_typer(data_app, name="data")
 
 
 def main() -> None:
-    """The entry point of the `celm` script."""
-    use_large_pages()
+    """Run the `celm` script."""
+    enable_huge_pages()
     try:
         code = app(prog_name="celm", standalone_mode=False)
-    except UsageError as error:
-        # Of a command without arguments this prints its help, and there is no more to say.
+    except _UsageError as error:
+        # A command group without arguments prints its help and has an empty message.
         if problem := error.format_message():
-            complain(problem, f"see {error.ctx.command_path} --help" if error.ctx else None)
+            print_error(*_describe_usage_error(error, problem))
         code = 2
     except typer.Abort:
         code = 130
     sys.exit(code)
+
+
+def _describe_usage_error(error: Any, problem: str) -> tuple[str, str | None]:
+    """Return a message and a hint: the new name of a renamed option, or else the command whose help to read."""
+    if error.ctx is None:
+        return problem, None
+    old_option = getattr(error, "option_name", "")
+    if new_option := RENAMED_OPTIONS.get(error.ctx.command.name, {}).get(old_option):
+        return f"No such option '{old_option}'.", renamed_hint(new_option)  # without click's guesses
+    return problem, f"see {error.ctx.command_path} --help"

@@ -1,4 +1,4 @@
-"""`celm compare`: several methods side by side."""
+"""`celm compare`: several methods over several seeds."""
 
 from __future__ import annotations
 
@@ -11,45 +11,55 @@ from rich.text import Text
 
 from celm.base.errors import CelmError
 from celm.cli import options
-from celm.cli.grid_view import grid_view, with_logs
-from celm.cli.output import Format, console, print_json, printable
+from celm.cli.output import Format, print_json, printable, stdout_console
+from celm.cli.progress_view import log_finished_runs, progress_view
 from celm.cli.tables import comparison_table
 
 
-def command(
+def compare_command(
     methods: Annotated[str, typer.Option(help="RULE or RULE+OBJECTIVE, separated by commas.")],
     file: Annotated[
         Path | None,
-        typer.Argument(metavar="EXPERIMENT.toml", help="Settings common to all; see `celm init`."),
+        typer.Argument(metavar="EXPERIMENT.toml", help="Settings of all runs; see `celm init`."),
     ] = None,
     seeds: Annotated[str, typer.Option(help="Seeds, separated by commas.")] = "42,43,44",
-    dataset: options.Dataset = None,
-    split: options.Split = None,
-    model: options.Model = None,
-    clients: options.Clients = None,
-    rounds: options.Rounds = None,
-    participation: options.Participation = None,
-    device: options.Device = None,
-    workers: Annotated[int | None, typer.Option(min=1, help="Runs at a time; one a core by default.")] = None,
-    preset: options.Preset = None,
-    out: Annotated[
-        Path | None, typer.Option(help="Folder; named after dataset and split by default.")
+    dataset: options.DatasetOption = None,
+    split: options.SplitOption = None,
+    model: options.ModelOption = None,
+    clients: options.ClientsOption = None,
+    rounds: options.RoundsOption = None,
+    participation: options.ParticipationOption = None,
+    device: options.DeviceOption = None,
+    workers: options.ParallelRunsOption = None,
+    preset: options.PresetOption = None,
+    grid: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KEY=VALUES",
+            help="Values of a setting, as in split.alpha=0.01,0.1; repeatable: every combination is compared.",
+        ),
     ] = None,
-    settings: options.Settings = None,
-    log: options.Logs = None,
-    format: Annotated[Format, typer.Option(help="text for people, json for machines.")] = Format.text,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Folder; by default named after data and settings that differ from the defaults."),
+    ] = None,
+    settings: options.SettingsOption = None,
+    log: options.LogOption = None,
+    format: options.FormatOption = Format.text,
 ) -> None:
-    """Compare methods over seeds: mean and standard deviation, the paper's figure beside ours.
+    """Compare methods over seeds: mean and standard deviation, with the paper's figures beside them.
 
-    Killed or stopped, the same command goes on with what is missing.
+    If the comparison is stopped or killed, the same command runs what is missing.
 
     [bold]Examples[/bold]
 
       celm compare --methods fedavg,celm --rounds 30
-
-      celm compare --dataset fashion_mnist --split pls --methods fedavg,shapfed,celm,celm+fedrs --preset paper
+      celm compare --methods fedavg,celm --split dirichlet \\
+        --grid split.alpha=0.05,0.5
+      celm compare --dataset fashion_mnist --split pls --preset paper \\
+        --methods fedavg,shapfed,celm,celm+fedrs
     """
-    given = {
+    option_values = {
         "dataset": dataset,
         "split": split,
         "model": model,
@@ -58,60 +68,60 @@ def command(
         "participation": participation,
         "device": device,
     }
-    base, targets = options.experiment_from(file, given, settings), options.log_targets(log)
-    chosen = [method.strip() for method in methods.split(",") if method.strip()]
+    base, targets = options.experiment_from(file, option_values, settings), options.log_targets(log)
+    method_names, seed_numbers = _parse_lists(methods, seeds)
+    from celm.study.compare import make_plan, parse_grid, raise_failures, run_plan
+    from celm.study.local_pool import ProcessPool
+
+    command = _reproduce_command(
+        file, method_names, seed_numbers, grid, {**option_values, "preset": preset}, settings
+    )
+    plan = make_plan(base, method_names, seed_numbers, parse_grid(grid or []), preset, out, command)
+    with progress_view("comparing", quiet=format is Format.json) as callback:
+        table, outcomes = run_plan(plan, lambda: ProcessPool(workers), log_finished_runs(callback, targets))
+    # A method may change the training itself, not only the weights.
+    conditions = {
+        method: description
+        for (_, method, _), spec in plan.specs.items()
+        if (description := spec.experiment.run.describe_conditions())
+    }
+    if format is Format.json:
+        print_json({"folder": str(plan.folder.resolve()), **table.to_json(), "conditions": conditions})
+    else:
+        stdout_console().print(comparison_table(table, stdout_console().width))
+        for method, description in conditions.items():
+            stdout_console().print(Text(f"{printable(method)}: {description}", style="dim"), soft_wrap=True)
+        stdout_console().print(Text(f"folder: {printable(str(plan.folder))}"), soft_wrap=True)
+    raise_failures(outcomes)
+
+
+def _parse_lists(methods: str, seeds: str) -> tuple[list[str], list[int]]:
+    """Parse `--methods` and `--seeds`."""
+    method_names = [method.strip() for method in methods.split(",") if method.strip()]
     try:
-        numbers = [int(seed) for seed in seeds.split(",")]
+        seed_numbers = [int(seed) for seed in seeds.split(",")]
     except ValueError:
         raise CelmError(f"--seeds: '{seeds}' is not a list of whole numbers", "as in 42,43,44") from None
-    if not chosen or len(set(chosen)) < len(chosen) or len(set(numbers)) < len(numbers):
-        raise CelmError("--methods and --seeds must name each thing once, and something at all")
-    from celm.report.page import counted
-    from celm.study.compare import compare_cells, compare_table
-    from celm.study.grid import run_grid
-    from celm.study.processes import Processes
-    from celm.study.record import record_comparison
-    from celm.study.table import save_table
-
-    place = out or Path("compare") / "-".join(filter(None, (base.dataset.name, base.split.name)))
-    cells = compare_cells(base, chosen, numbers, place, preset)
-    with grid_view("comparing", quiet=format is Format.json) as watch:
-        results = run_grid(list(cells.values()), lambda: Processes(workers), with_logs(watch, targets))
-    outcomes = dict(zip(cells, results, strict=True))
-    first = next(iter(cells.values())).experiment
-    title = (
-        f"{first.dataset.name}, {first.split.name}, {counted(first.run.rounds or 0, 'round')}, seeds {seeds}"
-    )
-    table = compare_table(outcomes, title)
-    save_table(table, place)
-    record_comparison(
-        repeated(file, chosen, numbers, {**given, "preset": preset}, settings), title, outcomes, place
-    )
-    # What a method changes of the training itself, beyond its weights.
-    conditions = {m: said for (m, _), cell in cells.items() if (said := cell.experiment.run.conditions())}
-    if format is Format.json:
-        print_json({"folder": str(place.resolve()), **table.to_json(), "conditions": conditions})
-    else:
-        console().print(comparison_table(table, console().width))
-        for method, said in conditions.items():
-            console().print(Text(f"{printable(method)}: {said}", style="dim"), soft_wrap=True)
-        console().print(Text(f"folder: {printable(str(place))}"), soft_wrap=True)
-    failed = [f"{method} at seed {seed}: {o.error}" for (method, seed), o in outcomes.items() if o.error]
-    if failed:
-        raise CelmError(f"{len(failed)} of {len(outcomes)} runs failed; {'; '.join(failed)}")
+    has_duplicates = len(set(method_names)) < len(method_names) or len(set(seed_numbers)) < len(seed_numbers)
+    if not method_names or has_duplicates:
+        raise CelmError("--methods and --seeds must be non-empty and without duplicates")
+    return method_names, seed_numbers
 
 
-def repeated(
+def _reproduce_command(
     file: Path | None,
     methods: Sequence[str],
     seeds: Sequence[int],
-    given: Mapping[str, object],
+    grid: Sequence[str] | None,
+    option_values: Mapping[str, object],
     settings: Sequence[str] | None,
 ) -> list[str]:
-    """The command, as its report will show it."""
+    """Return the command that was given, for the report."""
     command = ["celm", "compare", *([str(file)] if file else [])]
     command += ["--methods", ",".join(methods), "--seeds", ",".join(map(str, seeds))]
-    for option, value in given.items():
+    for values in grid or []:
+        command += ["--grid", values]
+    for option, value in option_values.items():
         command += [] if value is None else [f"--{option}", str(value)]
     for setting in settings or []:
         command += ["--set", setting]

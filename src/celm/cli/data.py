@@ -1,4 +1,4 @@
-"""`celm data`: datasets on this machine."""
+"""`celm data list`, `get` and `check`: datasets on this machine."""
 
 from __future__ import annotations
 
@@ -10,21 +10,20 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, Trans
 from rich.table import Table
 
 from celm.base.errors import CelmError
-from celm.cli.output import Format, console, notes, print_json
+from celm.cli import options
+from celm.cli.output import Format, print_json, stderr_console, stdout_console
 
-FormatOption = Annotated[Format, typer.Option(help="text for people, json for machines.")]
 
-
-def listing(format: FormatOption = Format.text) -> None:
-    """List the datasets and say which are here.
+def data_list_command(format: options.FormatOption = Format.text) -> None:
+    """List the datasets, and whether each is present on this machine.
 
     [bold]Example[/bold]
 
       celm data list
     """
-    from celm.data import holdings
+    from celm.data import inventory
 
-    rows = holdings.listing()
+    rows = inventory.list_datasets()
     if format is Format.json:
         print_json(
             {
@@ -33,7 +32,7 @@ def listing(format: FormatOption = Format.text) -> None:
                         "name": row.name,
                         "present": row.present,
                         "origin": str(row.origin),
-                        "where": None if row.where is None else str(row.where),
+                        "where": None if row.folder is None else str(row.folder),
                         "train": row.train,
                         "test": row.test,
                         "shape": None if row.shape is None else list(row.shape),
@@ -47,62 +46,69 @@ def listing(format: FormatOption = Format.text) -> None:
             }
         )
         return
-    table = Table()
-    for column in ("dataset", "here", "train", "test", "shape", "classes", "download", "licence", "where"):
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in ("dataset", "train", "test", "shape", "classes", "download", "where"):
         table.add_column(
-            column, justify="right" if column in ("train", "test", "classes", "download") else "left"
+            column,
+            justify="right" if column in ("train", "test", "classes", "download") else "left",
+            no_wrap=column != "where",
+            overflow="fold",
         )
     for row in rows:
+        location = row.problem or str(row.folder or row.origin)
         table.add_row(
             escape(row.name),
-            "[green]yes[/green]" if row.present else "no",
             "" if row.train is None else f"{row.train:,}",
             "" if row.test is None else f"{row.test:,}",
             "" if row.shape is None else "x".join(map(str, row.shape)),
             "" if row.classes is None else str(row.classes),
             "" if row.download_size is None else f"{row.download_size / 1e6:.0f} MB",
-            escape(row.licence or ""),
-            escape(row.problem or str(row.where or row.origin)),
+            f"[green]{escape(location)}[/green]" if row.present else escape(location),
         )
-    console().print(table)
+    terminal = stdout_console()
+    terminal.print(table)
+    terminal.print("licences and more: celm data list --format json", style="dim", soft_wrap=True)
 
 
-def get(name: Annotated[str, typer.Argument(help="A dataset's name.")]) -> None:
-    """Download a dataset, checked and complete or not at all.
+def data_get_command(name: Annotated[str, typer.Argument(help="Name of a dataset.")]) -> None:
+    """Download a dataset and verify its checksums; an incomplete download is never used.
 
     [bold]Example[/bold]
 
       celm data get fashion_mnist
     """
-    from celm.data import holdings
+    from celm.data import inventory
 
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
-    with Progress(*columns, console=notes, transient=True, disable=not notes.is_terminal) as progress:
+    with Progress(
+        *columns, console=stderr_console, transient=True, disable=not stderr_console.is_terminal
+    ) as progress:
         task = progress.add_task(escape(name), total=None)
 
-        def watch(done: int, total: int) -> None:
+        def update_progress(done: int, total: int) -> None:
             progress.update(task, completed=done, total=total or None)
 
-        folder = holdings.get(name, watch)
-    notes.print(f"{escape(name)} is in {escape(str(folder))}", soft_wrap=True)
+        folder = inventory.download_dataset(name, update_progress)
+    stderr_console.print(f"{escape(name)} is in {escape(str(folder))}", soft_wrap=True)
 
 
-def check(
+def data_check_command(
     name: Annotated[
-        str | None, typer.Argument(help="A dataset's name; all that are here by default.")
+        str | None, typer.Argument(help="Name of a dataset; by default all that are present.")
     ] = None,
-    format: FormatOption = Format.text,
+    format: options.FormatOption = Format.text,
 ) -> None:
     """Check the files of a dataset: checksums and row counts.
 
-    [bold]Example[/bold]
+    [bold]Examples[/bold]
 
+      celm data check
       celm data check fashion_mnist
     """
-    from celm.data import holdings
+    from celm.data import inventory
 
-    present = [row.name for row in holdings.listing() if row.present]
-    reports = [holdings.check(each) for each in ([name] if name else present)]
+    present = [row.name for row in inventory.list_datasets() if row.present]
+    reports = [inventory.check_dataset(dataset_name) for dataset_name in ([name] if name else present)]
     problems = [problem for report in reports for problem in report.problems]
     if format is Format.json:
         print_json(
@@ -125,18 +131,18 @@ def check(
         )
     else:
         table = Table()
-        for column in ("dataset", "form", "rows", "files", "checksums", "verdict"):
+        for column in ("dataset", "format", "rows", "files", "checksums", "result"):
             table.add_column(column)
         for report in reports:
-            known = [str(file.checksum) for file in report.files]
+            checksum_states = [str(file.checksum) for file in report.files]
             table.add_row(
                 escape(report.name),
                 report.kind,
                 "" if report.rows is None else " + ".join(f"{count:,}" for count in report.rows),
                 str(len(report.files)),
-                ", ".join(f"{known.count(kind)} {kind}" for kind in sorted(set(known))),
+                ", ".join(f"{checksum_states.count(kind)} {kind}" for kind in sorted(set(checksum_states))),
                 "[green]good[/green]" if report.ok else "[red]bad[/red]",
             )
-        console().print(table)
+        stdout_console().print(table)
     if problems:
         raise CelmError("; ".join(problems))

@@ -1,4 +1,4 @@
-"""`celm export`: the global model of a run, for use elsewhere."""
+"""`celm export`: the global model of a run or a federation, and contributions as a table."""
 
 from __future__ import annotations
 
@@ -8,33 +8,67 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
-from celm.cli.output import notes
-from celm.federation.folder import Folder
+from celm.cli.output import stderr_console
+from celm.records.federation_files import is_state_folder
 
 
-def command(
-    run: Annotated[Path, typer.Argument(help="A finished run's folder.")],
+def export_command(
+    folder: Annotated[
+        Path, typer.Argument(help="Folder of a finished run, or the state folder of a Flower strategy.")
+    ],
     out: Annotated[
-        Path, typer.Option(help="model.safetensors: weights; model.pt2: a program for torch.export.load.")
-    ] = Path("model.safetensors"),
+        Path | None,
+        typer.Option(
+            help="model.safetensors (default): weights; model.pt2: a program for torch.export.load (runs)."
+        ),
+    ] = None,
+    contributions: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Write each client's part in each round (.csv, .json or .parquet), and no model without --out.",
+        ),
+    ] = None,
     model: Annotated[
         str | None,
-        typer.Option(help="The run's own model, pkg.module:factory, to confirm that it may be imported."),
+        typer.Option(help="Your own model, pkg.module:factory, to confirm that the run may import it."),
     ] = None,
 ) -> None:
-    """Export a run's global model.
+    """Export the global model, or the contributions, of a run or a federation.
 
     [bold]Examples[/bold]
 
       celm export runs/digits-celm-seed42 --out model.safetensors
-
       celm export runs/digits-celm-seed42 --out model.pt2
-
       celm export runs/own --out model.pt2 --model my_package.nets:make
+      celm export /var/lib/celm/consortium --out global.safetensors
+      celm export /var/lib/celm/consortium --contributions contributions.csv
     """
-    folder = Folder.open(run)
-    from celm.federation.export import export_model
-    from celm.federation.run import Run
+    if contributions is not None:
+        from celm.operations.contributions import write_contributions
+        from celm.operations.folder_record import read_folder_record
 
-    export_model(Run.read(folder), out, model)
-    notes.print(f"wrote {escape(str(out))}", soft_wrap=True)
+        record = read_folder_record(folder)
+        write_contributions(record, contributions)
+        _print_written(contributions, f"; record SHA-256 {record.digest}")
+        if out is None:
+            return
+    out = out or Path("model.safetensors")
+    if is_state_folder(folder):
+        from celm.operations.model_export import export_global_model
+
+        round_number = export_global_model(folder, out)
+        _print_written(out, f": the global model after round {round_number}")
+        return
+    from celm.runs.run_folder import RunFolder
+
+    run_folder = RunFolder.open(folder)
+    from celm.runs.export import export_model
+    from celm.runs.run import Run
+
+    export_model(Run.read(run_folder), out, model)
+    _print_written(out)
+
+
+def _print_written(path: Path, note: str = "") -> None:
+    stderr_console.print(f"wrote {escape(str(path))}{note}", soft_wrap=True)

@@ -1,4 +1,4 @@
-"""Options that name settings, shared by the commands; an option wins over the file, `--set` over both."""
+"""Options that several commands share. An option overrides the experiment file; `--set` overrides both."""
 
 from __future__ import annotations
 
@@ -9,13 +9,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from celm.base.errors import CelmError
-from celm.data.catalogue import datasets
-from celm.federation.experiment import Experiment, assign, put, read_toml
-from celm.federation.presets import with_preset
+from celm.cli.output import Format
+from celm.data.registry import datasets
+from celm.experiment.config import Experiment, read_toml
+from celm.experiment.keywords import KEYWORDS
+from celm.experiment.overrides import apply_override, set_value
+from celm.experiment.presets import with_preset
 
 if TYPE_CHECKING:
-    from celm.engines.ray_probe import RayProber
-    from celm.report.loggers import Target
+    from celm.engines.ray_prober import RayProber
+    from celm.tracking import LogTarget
 
 
 class ProbeEngineName(StrEnum):
@@ -23,107 +26,127 @@ class ProbeEngineName(StrEnum):
     ray = "ray"
 
 
-Dataset = Annotated[str | None, typer.Option(help="A dataset's name, or a folder with your own data.")]
-Split = Annotated[str | None, typer.Option(help="How the data is dealt to clients.")]
-Model = Annotated[str | None, typer.Option(help="A model's name, or pkg.module:factory for your own.")]
-Rule = Annotated[str | None, typer.Option(help="Server side: how client models become the global model.")]
-Objective = Annotated[str | None, typer.Option(help="Client side: what each client minimises.")]
-Clients = Annotated[int | None, typer.Option(help="Number of clients.")]
-Rounds = Annotated[int | None, typer.Option(help="Number of rounds.")]
-Seed = Annotated[int | None, typer.Option(help="Seed of everything random.")]
-Participation = Annotated[float | None, typer.Option(help="Fraction of clients in each round.")]
-Workers = Annotated[int | None, typer.Option(help="Worker processes; 0 is this one. Changes no result.")]
-Device = Annotated[str | None, typer.Option(help="Where to compute: cpu, cuda, mps.")]
-Observe = Annotated[str | None, typer.Option(help="Rules that only watch, separated by commas.")]
-Evidence = Annotated[
-    str | None, typer.Option(help="paper, or calibrated: evidence that scaling a model cannot raise.")
+DatasetOption = Annotated[str | None, typer.Option(help="Dataset name, or a folder with your own data.")]
+SplitOption = Annotated[str | None, typer.Option(help="How to divide the dataset among clients.")]
+ModelOption = Annotated[
+    str | None, typer.Option(help="Model name, or pkg.module:factory for your own model.")
 ]
-Reprobe = Annotated[
-    str | None, typer.Option(help="Look again at who works after the warm-up: every:10, on-drift or never.")
+RuleOption = Annotated[
+    str | None, typer.Option(help="Server side: how client updates become the global model.")
 ]
-Preset = Annotated[str | None, typer.Option(help="Named settings: paper.")]
-ProbeEngine = Annotated[
+ObjectiveOption = Annotated[str | None, typer.Option(help="Client side: what each client minimises.")]
+ClientsOption = Annotated[int | None, typer.Option(help="Number of clients.")]
+RoundsOption = Annotated[int | None, typer.Option(help="Number of rounds.")]
+SeedOption = Annotated[int | None, typer.Option(help="Seed of all randomness.")]
+ParticipationOption = Annotated[
+    float | None, typer.Option(help="Fraction of the clients selected in each round.")
+]
+WorkersOption = Annotated[
+    int | None,
+    typer.Option(help="Worker processes; 0 trains in the main process. Does not change results."),
+]
+ParallelRunsOption = Annotated[
+    int | None, typer.Option(min=1, help="Number of runs at a time; by default one per core.")
+]
+DeviceOption = Annotated[str | None, typer.Option(help="Device: cpu, cuda or mps.")]
+ObserveOption = Annotated[
+    str | None,
+    typer.Option(help="Rules that compute weights beside --rule without aggregating, separated by commas."),
+]
+EvidenceOption = Annotated[
+    str | None,
+    typer.Option(
+        help="paper; calibrated: scaling a model cannot increase it; head: from changes of the last layer."
+    ),
+]
+IdleCheckOption = Annotated[
+    str | None,
+    typer.Option(
+        help="When to re-check, after the warm-up, which clients still train: never, every:N or on-drift."
+    ),
+]
+PresetOption = Annotated[
+    str | None, typer.Option(help="Named settings: paper, or trust if members may cheat.")
+]
+ProbeEngineOption = Annotated[
     ProbeEngineName,
     typer.Option(
-        help="Where models are probed: this process, or a Ray cluster. Changes results by rounding only."
+        help="Where to probe models: in this process, or on a Ray cluster. Changes results by rounding only."
     ),
 ]
-Address = Annotated[
-    str | None, typer.Option(help="The Ray cluster; by default the one Ray finds, or starts here.")
+AddressOption = Annotated[
+    str | None, typer.Option(help="Address of the Ray cluster; by default Ray finds or starts one.")
 ]
-Settings = Annotated[
-    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Any setting, as in split.alpha=0.05.")
+SettingsOption = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Any setting, as in split.alpha=0.05; repeatable."),
 ]
-
-Logs = Annotated[
+LogOption = Annotated[
     list[str] | None,
     typer.Option(
-        "--log", metavar="KIND:DIR", help="Also log to a dashboard: tensorboard:DIR, mlflow:DIR or wandb:DIR."
+        "--log",
+        metavar="KIND:DIR",
+        help="Also log to a dashboard: tensorboard:DIR, mlflow:DIR or wandb:DIR; repeatable.",
     ),
 ]
+FormatOption = Annotated[Format, typer.Option(help="text for people, json for programs.")]
 
-PLACES = {
+_OPTION_KEYS = {
     "split": ("split", "name"),
     "model": ("model", "name"),
     "rule": ("rule", "name"),
     "objective": ("objective", "name"),
-    "clients": ("split", "clients"),
-    "rounds": ("run", "rounds"),
-    "seed": ("run", "seed"),
-    "participation": ("run", "participation"),
-    "evidence": ("rule", "evidence"),
-    "reprobe": ("rule", "reprobe"),
-    "workers": ("run", "workers"),
-    "device": ("run", "device"),
+    **KEYWORDS,
 }
+"""Option -> table and key of its setting."""
 
 
 def experiment_from(
-    file: Path | None, given: dict[str, Any], settings: list[str] | None, preset: str | None = None
+    file: Path | None, option_values: dict[str, Any], settings: list[str] | None, preset: str | None = None
 ) -> Experiment:
-    """The experiment of a file (or of nothing), changed by options and then by `--set`; a preset fills gaps."""
+    """Build an experiment from a file, if given, then options, then `--set`; a preset fills in what is not set."""
     tables: dict[str, Any] = read_toml(file) if file else {}
-    for option, value in given.items():
+    for option, value in option_values.items():
         if value is None:
             continue
         if option == "dataset":
-            choose_dataset(tables, value)
+            _set_dataset(tables, value)
         elif option == "observe":
             tables["observe"] = [{"name": name.strip()} for name in value.split(",") if name.strip()]
         else:
-            put(tables, *PLACES[option], value)
+            set_value(tables, *_OPTION_KEYS[option], value)
     for assignment in settings or []:
-        assign(tables, assignment)
+        apply_override(tables, assignment)
     return Experiment.parse(with_preset(tables, preset))
 
 
-def choose_dataset(tables: dict[str, Any], value: str) -> None:
-    """A name, or the user's own folder; a name wins over a folder that happens to be called so."""
+def _set_dataset(tables: dict[str, Any], value: str) -> None:
+    """Set the dataset to a registered name or to a folder; a name wins over a folder of the same name."""
     path = Path(value).expanduser()
     if value in datasets.names() or ("/" not in value and not path.is_dir()):
-        put(tables, "dataset", "name", value)
+        set_value(tables, "dataset", "name", value)
     elif path.is_dir():
-        put(tables, "dataset", "name", "folder")
-        put(tables, "dataset", "path", str(path.resolve()))
+        set_value(tables, "dataset", "name", "folder")
+        set_value(tables, "dataset", "path", str(path.resolve()))
     else:
         raise CelmError(f"--dataset: there is no folder {value}")
 
 
-def log_targets(logs: list[str] | None) -> list[Target]:
-    """Where to log, checked before any work is done."""
+def log_targets(logs: list[str] | None) -> list[LogTarget]:
+    """Parse and check `--log`, before any work is done."""
     if not logs:
         return []
-    from celm.report.loggers import parse
+    from celm.tracking import parse_target
 
-    return [parse(text) for text in logs]
+    return [parse_target(text) for text in logs]
 
 
 def ray_prober(engine: ProbeEngineName, address: str | None) -> RayProber | None:
-    """What probes on a cluster, where one is asked for; not joined yet, but checked."""
+    """Return a prober for a Ray cluster, not connected yet, or None for the local probe."""
     if engine is ProbeEngineName.ray:
-        from celm.engines.ray_probe import RayProber
+        from celm.engines.ray_prober import RayProber
 
         return RayProber(address)
     if address is not None:
-        raise CelmError("--address goes with --probe-engine ray")
+        raise CelmError("--address needs --probe-engine ray")
     return None

@@ -1,4 +1,4 @@
-"""How the command line speaks: people's text on stderr, one JSON document on stdout when asked."""
+"""Output of the command line: messages on stderr, results or one JSON document on stdout."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from rich.console import Console
 from rich.text import Text
 
 from celm.base.errors import CelmError
-from celm.base.files import dump_json, explained
+from celm.base.files import dump_json, os_errors_as_celm_error
+from celm.base.text import printable as printable
 
 P = ParamSpec("P")
 
@@ -25,58 +26,57 @@ class Format(StrEnum):
     json = "json"
 
 
-notes = Console(stderr=True, highlight=False)
-"""For progress, hints and errors."""
+stderr_console = Console(stderr=True, highlight=False)
+"""Console for progress, hints and errors."""
 
 
-def console() -> Console:
-    """For results a person asked for."""
+def stdout_console() -> Console:
+    """Return a console for results."""
     return Console(highlight=False)
 
 
 def print_json(value: Any) -> None:
+    """Print one JSON document on stdout."""
     if sys.stdout is None:
-        raise CelmError("there is no standard output to print to")
-    with explained(Path("standard output"), "write to"):
+        raise CelmError("cannot print the result: there is no standard output")
+    with os_errors_as_celm_error(Path("standard output"), "write to"):
         sys.stdout.write(dump_json(value, indent=2) + "\n")
         sys.stdout.flush()
 
 
 def with_exit_codes(command: Callable[P, None]) -> Callable[P, None]:
-    """0 done, 2 the user can fix it (one line, no traceback), 130 interrupted; anything else is a bug."""
+    """Make a command exit with 0 if done, 2 after an error the user can fix (one line), 130 if interrupted.
+
+    Any other exception is a bug and is not caught.
+    """
 
     @wraps(command)
-    def guarded(*args: P.args, **kwargs: P.kwargs) -> None:
+    def wrapper(*args: P.args, **kwargs: P.kwargs) -> None:
         for stream in (sys.stdout, sys.stderr):
             if isinstance(stream, io.TextIOWrapper):
-                stream.reconfigure(errors="replace")  # a terminal that cannot show a bar shows something else
+                stream.reconfigure(errors="replace")  # a terminal may lack characters of bars and tables
         try:
             command(*args, **kwargs)
         except CelmError as error:
-            complain(str(error))
+            print_error(str(error))
             raise SystemExit(2) from None
         except KeyboardInterrupt:
             raise SystemExit(130) from None
         except BrokenPipeError:
-            # Whoever read the output has gone, as `head` does. What is still in the buffer must not be tried again.
+            # The reader of stdout has exited, as `head` does. Discard what is buffered, or it is written again at exit.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise SystemExit(0) from None
 
-    return guarded
+    return wrapper
 
 
-def complain(problem: str, hint: str | None = None) -> None:
-    """One line on what is wrong."""
-    line = printable(" ".join((f"{problem} ({hint})" if hint else problem).split()))
-    notes.print(Text.assemble(("error: ", "bold red"), line), soft_wrap=True)
+def print_error(message: str, hint: str | None = None) -> None:
+    """Print an error on one line of stderr."""
+    line = printable(" ".join((f"{message} ({hint})" if hint else message).split()))
+    stderr_console.print(Text.assemble(("error: ", "bold red"), line), soft_wrap=True)
 
 
-def warn(line: str) -> None:
-    notes.print(
-        Text.assemble(("warning: ", "bold yellow"), printable(" ".join(line.split()))), soft_wrap=True
-    )
-
-
-def printable(text: str) -> str:
-    """Text from files or clients without control characters."""
-    return "".join(char if char.isprintable() else f"\\x{ord(char):02x}" for char in text)
+def print_warning(message: str) -> None:
+    """Print a warning on one line of stderr."""
+    line = printable(" ".join(message.split()))
+    stderr_console.print(Text.assemble(("warning: ", "bold yellow"), line), soft_wrap=True)

@@ -1,4 +1,4 @@
-"""`celm report`: a run, a study or a Flower federation as one HTML file."""
+"""`celm report`: a run, a comparison, a study or a Flower federation as one HTML file."""
 
 from __future__ import annotations
 
@@ -8,42 +8,43 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
-from celm.cli.output import Format, console, print_json
+from celm.cli import options
+from celm.cli.output import Format, print_json, stdout_console
 
 
-def command(
+def report_command(
     path: Annotated[
         Path,
         typer.Argument(
             metavar="RUN_OR_STUDY_DIR",
-            help="Folder of a run, compare or study, or the state of a Flower strategy.",
+            help="Folder of a run, comparison or study, or the state folder of a Flower strategy.",
         ),
     ],
     out: Annotated[
-        Path | None, typer.Option(help="The file; by default report.html in the folder itself.")
+        Path | None, typer.Option(help="File to write; by default report.html in the folder.")
     ] = None,
     probe_images: Annotated[
         bool,
-        typer.Option("--probe-images", help="Show the inputs at which the probes ended; members may mind."),
+        typer.Option(
+            "--probe-images",
+            help="Show the final inputs of the probes; members may not want them published.",
+        ),
     ] = False,
-    format: Annotated[Format, typer.Option(help="text for people, json for machines.")] = Format.text,
+    format: options.FormatOption = Format.text,
 ) -> None:
     """Write a report: one HTML file that needs no network and can be mailed to the members.
 
     [bold]Examples[/bold]
 
       celm report runs/digits-celm-seed42
-
       celm report compare/digits-pls --out table.html
-
       celm report runs/baseline --probe-images --format json
-
       celm report /var/lib/celm/consortium --out contributions.html
     """
-    from celm.report.html import write_report
+    from celm.report.build import write_report
 
-    place = write_report(path, out, probe_images)
+    report_path = write_report(path, out, probe_images)
     if format is Format.json:
-        print_json({"report": str(place.resolve())})
+        print_json({"report": str(report_path.resolve())})
     else:
-        console().print(f"report: {escape(str(place))}", soft_wrap=True)
+        stdout_console().print(f"report: {escape(str(report_path))}", soft_wrap=True)

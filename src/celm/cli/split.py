@@ -1,4 +1,4 @@
-"""`celm split`: who holds what."""
+"""`celm split`: the number of samples of each client and class."""
 
 from __future__ import annotations
 
@@ -9,42 +9,43 @@ import typer
 from rich.markup import escape
 
 from celm.cli import options
-from celm.cli.output import Format, console, print_json, printable
-from celm.cli.tables import holdings_table
+from celm.cli.output import Format, print_json, printable, stdout_console
+from celm.cli.tables import class_counts_table
 
 
-def command(
-    dataset: options.Dataset = None,
-    split: options.Split = None,
-    clients: options.Clients = None,
-    seed: options.Seed = None,
-    settings: options.Settings = None,
+def split_command(
+    dataset: options.DatasetOption = None,
+    split: options.SplitOption = None,
+    clients: options.ClientsOption = None,
+    seed: options.SeedOption = None,
+    settings: options.SettingsOption = None,
     out: Annotated[
-        Path | None, typer.Option(help="The picture (.png, .svg, .pdf); named after the split by default.")
+        Path | None,
+        typer.Option(help="File of the figure (.png, .svg, .pdf); by default named after the split."),
     ] = None,
-    format: Annotated[Format, typer.Option(help="text for people, json for machines.")] = Format.text,
+    format: options.FormatOption = Format.text,
 ) -> None:
-    """Show how a split deals a dataset: a table, and a bubble plot with both marginals.
+    """Show how a split divides a dataset among clients: a table, and a bubble plot with both marginals.
 
     [bold]Examples[/bold]
 
       celm split --dataset fashion_mnist --split pls --seed 43 --out pls.svg
-
       celm split --split dirichlet --set split.alpha=0.05 --format json
     """
-    given = {"dataset": dataset, "split": split, "clients": clients, "seed": seed}
-    experiment = options.experiment_from(None, given, settings)
-    from celm.federation.assembly import deal, load, resolve
+    option_values = {"dataset": dataset, "split": split, "clients": clients, "seed": seed}
+    given_experiment = options.experiment_from(None, option_values, settings)
+    from celm.federation.build import load_dataset, partition_dataset, resolve_defaults
 
-    experiment = resolve(experiment)
-    data = load(experiment)
-    dealing = deal(experiment, data)
-    counts = dealing.counts(data.train_labels.numpy(), len(data.classes))
+    resolved = resolve_defaults(given_experiment)
+    experiment = resolved.experiment
+    data = load_dataset(resolved)
+    partition = partition_dataset(resolved, data)
+    counts = partition.counts(data.train_labels.numpy(), len(data.classes))
     title = f"{experiment.dataset.name}, {experiment.split.name}, seed {experiment.split.seed}"
     if out is None and format is Format.text:
         out = Path(f"{experiment.dataset.name}-{experiment.split.name}-seed{experiment.split.seed}.png")
     if out is not None:
-        from celm.report.split_figure import save_figure, split_figure
+        from celm.report import save_figure, split_figure
 
         save_figure(split_figure(counts, data.classes, title), out)
     if format is Format.json:
@@ -55,17 +56,17 @@ def command(
                 "seed": experiment.split.seed,
                 "classes": list(data.classes),
                 "counts": counts,
-                "rare_classes": list(dealing.rare_classes),
-                "free_riders": list(dealing.free_riders),
+                "rare_classes": list(partition.rare_classes),
+                "free_riders": list(partition.free_riders),
             }
         )
         return
-    told = console()
-    told.print(holdings_table(counts, data.classes, title, told.width))
-    told.print(f"picture: {escape(str(out))}", soft_wrap=True)
-    if dealing.rare_classes:
-        told.print(
-            "rare classes: " + ", ".join(escape(printable(data.classes[k])) for k in dealing.rare_classes)
+    terminal = stdout_console()
+    terminal.print(class_counts_table(counts, data.classes, title, terminal.width))
+    terminal.print(f"figure: {escape(str(out))}", soft_wrap=True)
+    if partition.rare_classes:
+        terminal.print(
+            "rare classes: " + ", ".join(escape(printable(data.classes[k])) for k in partition.rare_classes)
         )
-    if dealing.free_riders:
-        told.print("free-riders: " + ", ".join(escape(printable(name)) for name in dealing.free_riders))
+    if partition.free_riders:
+        terminal.print("free-riders: " + ", ".join(escape(printable(name)) for name in partition.free_riders))

@@ -1,8 +1,7 @@
-"""`celm study`: a table of the paper, from declarations, resumable."""
+"""`celm study`: a grid of runs that fills a table of the paper."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -12,134 +11,132 @@ from rich.text import Text
 
 from celm.base.errors import CelmError
 from celm.cli import options
-from celm.cli.grid_view import grid_view, with_logs
-from celm.cli.output import Format, console, print_json, printable, warn
+from celm.cli.output import Format, print_json, print_warning, printable, stdout_console
+from celm.cli.progress_view import log_finished_runs, progress_view
 from celm.cli.tables import comparison_table
 
 if TYPE_CHECKING:
-    from celm.study.processes import Processes
+    from celm.study.local_pool import ProcessPool
     from celm.study.ray_pool import RayPool
 
 
-class Pool(StrEnum):
+class PoolName(StrEnum):
     local = "local"
     ray = "ray"
 
 
-def command(
+def study_command(
     name: Annotated[
-        str, typer.Argument(help="A study's name (`celm list studies`), or the .toml file of your own.")
+        str,
+        typer.Argument(help="Name of a study (`celm list studies`), or the .toml file of your own study."),
     ],
     scale: Annotated[
         str, typer.Option(help="paper, quick (real data, fewer rounds) or smoke (seconds).")
     ] = "paper",
     only: Annotated[
-        str, typer.Option(help="A part, as in 'dataset=fashion_mnist split=pls method=celm,fedavg'.")
+        str,
+        typer.Option(help="Run only a part, as in 'dataset=fashion_mnist split=pls method=celm,fedavg'."),
     ] = "",
-    workers: Annotated[int | None, typer.Option(min=1, help="Runs at a time; one a core by default.")] = None,
+    workers: options.ParallelRunsOption = None,
     pool: Annotated[
-        Pool, typer.Option(help="Where the runs go: this machine, or a Ray cluster.")
-    ] = Pool.local,
-    address: options.Address = None,
+        PoolName, typer.Option(help="Where to run: on this machine, or on a Ray cluster.")
+    ] = PoolName.local,
+    address: options.AddressOption = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only say what would be run, and how long.")
+        bool, typer.Option("--dry-run", help="Only print the number of runs and their estimated duration.")
     ] = False,
-    out: Annotated[Path | None, typer.Option(help="Folder; studies/NAME-SCALE by default.")] = None,
-    log: options.Logs = None,
-    format: Annotated[Format, typer.Option(help="text for people, json for machines.")] = Format.text,
+    out: Annotated[Path | None, typer.Option(help="Folder; by default studies/NAME-SCALE.")] = None,
+    log: options.LogOption = None,
+    format: options.FormatOption = Format.text,
 ) -> None:
-    """Fill a table of the paper: ours, the paper's and the difference.
+    """Fill a table of the paper: our figures, the paper's and the difference.
 
-    Killed or stopped, the same command goes on with what is missing; a run in the middle goes on from its last round.
-    With --only, the table shows this part and what the folder holds already.
-    Started several times at once, on one machine or on a file system that many share, the processes share the work.
+    If the study is stopped or killed, the same command runs what is missing.
+    An unfinished run resumes from its last round. With --only, the table
+    shows this part and all runs that the folder already contains. The same
+    command, started several times on one machine or on a shared file system,
+    divides the runs among its processes.
 
-    With --pool ray the runs go to a Ray cluster, whose nodes need celm and the datasets but no common file system:
-    a run's folder travels there and comes home every few seconds.
+    With --pool ray, runs execute on a Ray cluster. Its nodes need celm and
+    the datasets but no shared file system: a run's folder is sent to its node
+    and copied back every few seconds.
 
     [bold]Examples[/bold]
 
       celm study main --scale smoke
-
       celm study maverick --only dataset=fashion_mnist --workers 2
-
       celm study main --pool ray --address auto
-
       celm study main --dry-run
     """
-    from celm.report.page import duration
-    from celm.study.costs import expected_cost
-    from celm.study.declaration import load_study
-    from celm.study.grid import run_grid
-    from celm.study.running import study_cells
+    from celm.report.formatting import format_duration
+    from celm.study.cost_estimate import estimate_cost
+    from celm.study.plan import plan_runs
+    from celm.study.run_study import raise_study_failures
     from celm.study.scales import Scale
-    from celm.study.writing import Writing
+    from celm.study.scheduler import run_all
+    from celm.study.spec import load_study
+    from celm.study.study_folder import StudyFolder
 
     study, targets = load_study(name), options.log_targets(log)
-    if address is not None and pool is Pool.local:
-        raise CelmError("--address goes with --pool ray")
+    if address is not None and pool is PoolName.local:
+        raise CelmError("--address needs --pool ray")
     if scale not in list(Scale):
-        raise CelmError(f"--scale: '{scale}' is none of {', '.join(Scale)}")
-    size = Scale(scale)
-    place = out or Path("studies") / f"{study.name}-{scale}"
-    cells = study_cells(study, size, place, only)
+        raise CelmError(f"--scale: unknown scale '{scale}'", f"one of: {', '.join(Scale)}")
+    study_scale = Scale(scale)
+    folder = out or Path("studies") / f"{study.name}-{scale}"
+    specs = plan_runs(study, study_scale, folder, only)
     if dry_run:
-        cost = expected_cost(list(cells.values()))
+        cost = estimate_cost(list(specs.values()))
         if format is Format.json:
             print_json({"study": study.name, "scale": scale, **cost})
         else:
             damaged = f", {cost['damaged']} damaged" if cost["damaged"] else ""
-            title, done = printable(study.title + size.note), f"{cost['done']} of them done{damaged}"
-            console().print(Text(f"{title}: {cost['runs']} runs, {done}"))
-            console().print(f"about {duration(3600 * cost['hours'])} on one core")
-        complain_of(cost["errors"], len(cells), "cannot be run")
+            title = printable(study.title + study_scale.note)
+            stdout_console().print(
+                Text(f"{title}: {cost['runs']} runs, {cost['done']} of them done{damaged}")
+            )
+            stdout_console().print(f"about {format_duration(3600 * cost['hours'])} on one core")
+        raise_study_failures(cost["errors"], len(specs), "cannot be run")
         return
-    writing = Writing(study, name, size, place, only, cells)
+    study_folder = StudyFolder(study, name, study_scale, folder, only, specs)
     try:
-        with grid_view(study.name, quiet=format is Format.json) as watch:
-            results = run_grid(
-                list(cells.values()),
+        with progress_view(study.name, quiet=format is Format.json) as callback:
+            results = run_all(
+                list(specs.values()),
                 lambda: make_pool(pool, workers, address),
-                writing.watching(with_logs(watch, targets)),
+                study_folder.autosave(log_finished_runs(callback, targets)),
             )
     except KeyboardInterrupt:
-        writing.stop(warn)
+        study_folder.write_partial(print_warning)
         raise
-    written = writing.write(dict(zip(cells, results, strict=True)))
-    table, times = written.table, written.times
+    output = study_folder.write(dict(zip(specs, results, strict=True)))
+    table, times = output.table, output.times
     if format is Format.json:
         print_json(
             {
-                "folder": str(place.resolve()),
+                "folder": str(folder.resolve()),
                 "study": study.name,
                 "scale": scale,
                 **table.to_json(),
                 **({"times": times.to_json()["cells"]} if times.rows else {}),
-                "errors": written.errors,
+                "errors": output.errors,
             }
         )
     else:
-        console().print(comparison_table(table, console().width))
+        stdout_console().print(comparison_table(table, stdout_console().width))
         if times.rows:
-            console().print(comparison_table(times, console().width))
+            stdout_console().print(comparison_table(times, stdout_console().width))
         if study.about:
-            console().print(Text(printable(" ".join(study.about.split())), style="dim"))
-        console().print(Text(f"folder: {printable(str(place))}"), soft_wrap=True)
-    complain_of(written.failed, len(cells), "failed")
+            stdout_console().print(Text(printable(" ".join(study.about.split())), style="dim"))
+        stdout_console().print(Text(f"folder: {printable(str(folder))}"), soft_wrap=True)
+    raise_study_failures(output.failed, len(specs), "failed")
 
 
-def complain_of(errors: Mapping[str, str], runs: int, what: str) -> None:
-    """An error that names the first of them, if there are any."""
-    if errors:
-        label, error = next(iter(errors.items()))
-        raise CelmError(f"{len(errors)} of {runs} runs {what}, the first {label}: {error}")
-
-
-def make_pool(kind: Pool, size: int | None, address: str | None) -> Processes | RayPool:
-    if kind is Pool.ray:
+def make_pool(kind: PoolName, workers: int | None, address: str | None) -> ProcessPool | RayPool:
+    if kind is PoolName.ray:
         from celm.study.ray_pool import RayPool
 
-        return RayPool(size, address)
-    from celm.study.processes import Processes
+        return RayPool(workers, address)
+    from celm.study.local_pool import ProcessPool
 
-    return Processes(size)
+    return ProcessPool(workers)

@@ -1,1 +1,1 @@
-"""Who runs the clients: this process, worker processes, and how a whole run is carried out."""
+"""Engines train and evaluate clients: in this process, in worker processes or on Ray. They do not change results."""

@@ -1,32 +1,37 @@
-"""Clients one after the other, in this process."""
+"""The engine that trains clients one after the other in this process."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor
 
-from celm.federation.jobs import Job, Outcome, Set, Workbench
-from celm.models.state import StateDict
+from celm.federation.client_trainer import ClientResult, ClientTask, ClientTrainer, EvalSet
+from celm.models.state_dict import StateDict
 
 
-class InProcess:
-    def __init__(self, workbench: Workbench) -> None:
-        self.workbench = workbench
+class InProcessEngine:
+    """An engine that trains and evaluates in this process."""
 
-    def work(self, jobs: Sequence[Job]) -> list[Outcome]:
-        return [self.workbench.work(job) for job in jobs]
+    def __init__(self, trainer: ClientTrainer) -> None:
+        self.trainer = trainer
 
-    def evaluate(self, models: Sequence[StateDict], on: Set = "test") -> list[Tensor]:
-        batches = range(self.workbench.evaluation_batches(on))
-        return [sum_of([self.workbench.evaluate(model, batch, on) for batch in batches]) for model in models]
+    def train(self, tasks: Sequence[ClientTask]) -> list[ClientResult]:
+        """Train clients; results come in the order of the tasks."""
+        return [self.trainer.train(task) for task in tasks]
+
+    def evaluate(self, models: Sequence[StateDict], on: EvalSet = "test") -> list[Tensor]:
+        """Return the confusion counts `[K, K]` of each model."""
+        batches = range(self.trainer.num_evaluation_batches(on))
+        return [
+            sum_counts([self.trainer.evaluate(model, batch, on) for batch in batches]) for model in models
+        ]
 
     def close(self) -> None:
-        pass
+        """Do nothing: this engine has no resources to release."""
 
 
-def sum_of(counts: Sequence[Tensor]) -> Tensor:
-    total = counts[0].clone()
-    for count in counts[1:]:
-        total += count
-    return total
+def sum_counts(counts: Sequence[Tensor]) -> Tensor:
+    """Add up the confusion counts of several batches."""
+    return torch.stack(list(counts)).sum(0)

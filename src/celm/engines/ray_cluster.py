@@ -1,7 +1,7 @@
-"""A Ray cluster: joined at an address, or as Ray itself finds or starts one.
+"""Connect to a Ray cluster and run tasks on it.
 
-A process that is in a cluster already, as inside Flower's simulation, stays a guest there and does not end it. Work
-whose worker is killed, or whose node is lost, is sent again, three times at most.
+A process that is already connected, as inside Flower's simulation, uses that cluster and does not shut it down. A task
+is sent again if its worker is killed or its node is lost, up to three times in all.
 """
 
 from __future__ import annotations
@@ -16,64 +16,70 @@ from typing import Any
 
 from celm.base.errors import CelmError
 
-ATTEMPTS = 3
-"""How often work is sent before it counts as failed."""
+MAX_ATTEMPTS = 3
+"""Number of times a task is sent before it counts as failed."""
 
 
-class Cluster:
+class RayCluster:
+    """A connection to a Ray cluster: at an address, or the cluster that Ray finds or starts.
+
+    `option` is the option that the user gave, for error messages.
+    """
+
     def __init__(self, option: str, address: str | None = None) -> None:
-        """`option` is what the user asked for, for messages."""
-        self.ray = find_ray(option)
-        self.guest: bool = self.ray.is_initialized()
-        if not self.guest:
-            join(self.ray, address)
+        self.ray = import_ray(option)
+        self.is_nested: bool = self.ray.is_initialized()
+        if not self.is_nested:
+            _connect(self.ray, address)
         elif address:
-            raise CelmError("this process is in a Ray cluster already", "leave out --address")
+            raise CelmError("this process is already connected to a Ray cluster", "remove --address")
 
     @property
     def cpus(self) -> int:
+        """Return the number of CPUs of the cluster."""
         return max(1, int(self.ray.cluster_resources().get("CPU", 1)))
 
     def task(self, function: Callable[..., Any], cpus: int = 1, **options: Any) -> Any:
-        """The function as a task that is not repeated by Ray itself.
+        """Return the function as a Ray task that Ray itself does not retry.
 
-        As a guest it asks for no CPUs: the host, as Flower does for its nodes, may hold them all for as long as it
-        lives, busy or not.
+        In a nested process the task requests no CPUs: the host may have reserved all of them, as Flower does for its
+        nodes, whether it uses them or not.
         """
-        return self.ray.remote(num_cpus=0 if self.guest else cpus, max_retries=0, **options)(function)
+        return self.ray.remote(num_cpus=0 if self.is_nested else cpus, max_retries=0, **options)(function)
 
     def gather(self, jobs: Sequence[Callable[[], Any]]) -> list[Any]:
-        """What the tasks return that the jobs send off, in order; no more of them on their way than there are CPUs."""
+        """Start the tasks, at most one per CPU at a time, and return their results in order."""
         from ray.exceptions import RayError
 
-        at_once = self.cpus
-        found: dict[int, Any] = {}
-        waiting = deque((number, 1) for number in range(len(jobs)))
-        away: dict[Any, tuple[int, int]] = {}
+        max_pending = self.cpus
+        results: dict[int, Any] = {}
+        queued = deque((number, 1) for number in range(len(jobs)))
+        pending: dict[Any, tuple[int, int]] = {}
         try:
-            while waiting or away:
-                while waiting and len(away) < at_once:
-                    number, attempt = waiting.popleft()
-                    away[jobs[number]()] = number, attempt
-                (done, *_), _ = self.ray.wait(list(away))
-                number, attempt = away.pop(done)
+            while queued or pending:
+                while queued and len(pending) < max_pending:
+                    number, attempt = queued.popleft()
+                    pending[jobs[number]()] = number, attempt
+                (done, *_), _ = self.ray.wait(list(pending))
+                number, attempt = pending.pop(done)
                 try:
-                    found[number] = self.ray.get(done)
+                    results[number] = self.ray.get(done)
                 except RayError as error:
-                    pass_on(error, attempt)
-                    waiting.append((number, attempt + 1))
-            return [found[number] for number in range(len(jobs))]
+                    raise_unless_retryable(error, attempt)
+                    queued.append((number, attempt + 1))
+            return [results[number] for number in range(len(jobs))]
         finally:
-            for task in away:
+            for task in pending:
                 self.ray.cancel(task, force=True)
 
     def close(self) -> None:
-        if not self.guest:
+        """Disconnect, unless the process was connected before."""
+        if not self.is_nested:
             self.ray.shutdown()
 
 
-def find_ray(option: str) -> Any:
-    # Nothing is reported to Ray's makers, and a run that computes on a GPU may see it.
+def import_ray(option: str) -> Any:
+    """Import Ray with usage statistics switched off, and with GPUs visible to tasks that request none."""
     for name in ("RAY_USAGE_STATS_ENABLED", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"):
         os.environ.setdefault(name, "0")
     try:
@@ -83,21 +89,22 @@ def find_ray(option: str) -> Any:
     return ray
 
 
-def join(ray: Any, address: str | None) -> None:
+def _connect(ray: Any, address: str | None) -> None:
     if address:
         check_address(address)
     try:
         ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
     except (ConnectionError, ValueError, RuntimeError) as error:
-        where = f" at {address}" if address else ""
-        raise CelmError(f"cannot reach a Ray cluster{where}: {str(error).splitlines()[0]}") from error
+        location = f" at {address}" if address else ""
+        raise CelmError(f"cannot reach a Ray cluster{location}: {str(error).splitlines()[0]}") from error
 
 
 def check_address(address: str) -> None:
-    """What Ray would try for minutes, tried for seconds."""
+    """Check an address within seconds; Ray itself would try for minutes."""
     if "://" in address:
         raise CelmError(
-            f"--address: {address} is a Ray Client", "run celm on a node, with --address HOST:PORT or auto"
+            f"--address: Ray Client is not supported: {address}",
+            "run celm on a node, with --address HOST:PORT or auto",
         )
     host, _, port = address.rpartition(":")
     if host and port.isdigit():
@@ -107,18 +114,18 @@ def check_address(address: str) -> None:
             raise CelmError(f"cannot reach a Ray cluster at {address}: {error}") from error
 
 
-def pass_on(error: Exception, attempt: int) -> None:
-    """Raises what the work itself raised, and the last loss of its worker; after any other it can be sent again."""
+def raise_unless_retryable(error: Exception, attempt: int) -> None:
+    """Raise the error of the task itself, or of its last attempt; otherwise the task can be sent again."""
     from ray.exceptions import RayTaskError
 
     if isinstance(error, RayTaskError):
         raise error.cause from error
-    if attempt == ATTEMPTS:
+    if attempt == MAX_ATTEMPTS:
         reason = str(error).splitlines()[0]
-        raise CelmError(f"the Ray worker was lost {ATTEMPTS} times: {reason}") from error
+        raise CelmError(f"the Ray worker was lost {MAX_ATTEMPTS} times: {reason}") from error
 
 
-def check_release(release: str) -> None:
-    """At a worker: whether this node's celm is that of whoever sent the work."""
-    if version("celm") != release:
-        raise CelmError(f"a node of the cluster has celm {version('celm')}, not {release}")
+def check_celm_version(expected_version: str) -> None:
+    """Check, on a worker, that this node has the same version of celm as the sender."""
+    if version("celm") != expected_version:
+        raise CelmError(f"a node of the cluster has celm {version('celm')}, not {expected_version}")

@@ -1,1 +1,1 @@
-"""The round loop; its state; how it is saved and restored."""
+"""A simulated federation: built from settings, run one round at a time with the server step."""

@@ -1,12 +1,12 @@
-"""Contribution estimation in a real federation: drop-in strategies for Flower (extra `flower`).
+"""Contribution estimation in live federations: drop-in strategies for Flower (extra `flower`).
 
     from celm.flower import CelmStrategy
 
     strategy = CelmStrategy(model, input_shape=(1, 28, 28), classes=10, folder="/var/lib/celm/consortium")
     result = strategy.start(grid, initial_arrays, num_rounds=100)
 
-Clients need no change. A round is the same four verbs as anywhere else in celm: `configure_train` delivers,
-`aggregate_train` takes in, weighs and merges.
+Clients need no change. `configure_train` makes the messages; `aggregate_train` validates the replies, computes
+weights and aggregates.
 """
 
 from __future__ import annotations
@@ -20,5 +20,6 @@ if find_spec("flwr") is None:
 
 from celm.flower.result import ContributionResult
 from celm.flower.strategy import CelmStrategy, ContributionStrategy
+from celm.operations.alerts import Command, Webhook
 
-__all__ = ["CelmStrategy", "ContributionResult", "ContributionStrategy"]
+__all__ = ["CelmStrategy", "Command", "ContributionResult", "ContributionStrategy", "Webhook"]

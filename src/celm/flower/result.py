@@ -1,4 +1,4 @@
-"""What a federation found: Flower's own result, and who contributed what."""
+"""The result of a live federation: Flower's own, with contributions."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ from flwr.serverapp.strategy import Result
 @dataclass(repr=False)
 class ContributionResult(Result):
     contributions: Mapping[int, Mapping[str, float]] = field(default_factory=dict)
-    """Round to client to weight, over every client known by then."""
+    """Round to client to weight, over all clients seen until then."""
+    earned: Mapping[str, float] = field(default_factory=dict)
+    """Client to the mean over all rounds of its contribution, 0 in rounds without a usable update."""
     evidence: Mapping[int, Mapping[str, list[float]]] = field(default_factory=dict)
-    """Round to client to evidence by class, for the rounds that were probed."""
+    """Round to client to evidence by class, for the probed rounds."""
     records: list[dict[str, Any]] = field(default_factory=list)
-    """One record a round: who was asked, what came, who was excluded and why."""
+    """One record per round: selected clients, received updates, exclusions with reasons."""

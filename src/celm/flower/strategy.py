@@ -1,102 +1,111 @@
-"""Contribution estimation as a Flower strategy: any rule of celm, with clients that know nothing of it.
+"""Contribution estimation as a Flower strategy: any rule of celm, with unchanged clients.
 
-A round: `configure_train` waits (within bounds) for nodes, draws some and delivers each what the rule says, with
-the client's own last head while heads stay local; `aggregate_train` takes in what can be used, weighs, merges and
-saves. The loop over rounds is in `celm.flower.course`.
+In a round, `configure_train` waits for nodes, within bounds, and sends each selected client its message.
+`aggregate_train` validates the replies, runs the server step and saves the round. The loop over rounds is in
+`celm.flower.resumable_strategy`.
 """
 
 from __future__ import annotations
 
 import operator
 import time
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
-from logging import INFO, WARNING
+from collections.abc import Iterable, Mapping, Sequence
+from logging import DEBUG, INFO, WARNING
 from pathlib import Path
 from typing import Any
 
-import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
+from flwr.common import log
 from flwr.serverapp import Grid
-from flwr.supercore import log
 from torch import Tensor
 
+from celm.base.client_order import natural_sorted
 from celm.base.errors import CelmError
-from celm.base.names import in_order
-from celm.engines.ray_probe import RayProber
-from celm.federation.assembly import checked_device
-from celm.federation.experiment import Experiment
-from celm.federation.rounds import drawn
+from celm.base.renames import refuse_unknown_arguments
+from celm.base.stage_timer import StageTimer
+from celm.core.probe import probe as probe_here
+from celm.engines.ray_prober import RayProber
+from celm.federation.build import check_device
+from celm.federation.flags import round_flags
+from celm.federation.round import sample_clients
 from celm.flower import metrics
-from celm.flower.arrays import Layout, Refusal
-from celm.flower.course import Course
-from celm.flower.intake import EXAMINE, take_in
-from celm.flower.model import Model, own_module, validator
-from celm.flower.sampling import Identify, connected_nodes, sample_size
-from celm.flower.server import Server, Stopwatch
-from celm.flower.state import Memory
-from celm.method.probe import probe as probe_here
-from celm.models.anatomy import find_head, head_keys
-from celm.models.state import StateDict, state_of
-from celm.rules import rules
-from celm.rules.exchange import Delivery
-from celm.rules.robust import combines, filters
-from celm.rules.rule import AnyRule, Facts, ProbeSettings
+from celm.flower.array_codec import ArrayLayout, InvalidReplyError
+from celm.flower.bound_signature import fix_first_argument
+from celm.flower.connected_nodes import IdentifyFn, check_sampling, sample_size, wait_for_enough_nodes
+from celm.flower.evaluation import Evaluation, MetricsLog
+from celm.flower.live_server import LiveServer
+from celm.flower.pending_round import PendingRound
+from celm.flower.reply_validation import validate_replies
+from celm.flower.resumable_strategy import ResumableStrategy
+from celm.flower.round_log import FlagLog, log_weights
+from celm.flower.round_outputs import RoundOutputs
+from celm.flower.server_model import ModelOrFactory, ServerModel, check_validation_data, make_validate_fn
+from celm.flower.server_parts import build_server
+from celm.flower.settings_tree import settings_tree
+from celm.flower.state_store import StateStore
+from celm.flower.train_content import make_content
+from celm.models.adapter_settings import AdapterSettings, OutputKind
+from celm.models.state_dict import StateDict
+from celm.operations.alerts import Alert
+from celm.rules.rule import AnyRule, ServerContext
 
 
-@dataclass(frozen=True)
-class Asked:
-    """A round under way."""
-
-    number: int
-    online: tuple[str, ...]
-    messages: Mapping[str, Message]
-    delivered: Mapping[str, Delivery]
-    sent_at: float
-    watch: Stopwatch
-
-
-class ContributionStrategy(Course):
-    """Weighs clients by a rule of celm.
+class ContributionStrategy(ResumableStrategy):
+    """Aggregate with the weights of a celm rule, and keep a record of contributions.
 
     Parameters
     ----------
     rule : a rule's name (`celm list rules`), or a rule
-    model : the module that clients train, or a function that makes it; its values do not matter
+    model : the module that clients train, or a function that returns it; its values are used only if `partial`
     input_shape, classes : the shape of one input, without the batch; the number of classes
-    rule_options : settings of the rule named, as in `{"warmup": 5}`
+    partial : clients exchange a part of the tensors, such as adapters; the others are frozen at the values of `model`
+    layer : a layer whose output is probed in place of the input, such as an embedding; `input_shape` is its shape
+    output, mean, std : what the model returns ("logits", "sigmoid", "softmax"); the normalisation of its inputs
+    rule_options : settings of the named rule, as in `{"warmup": 5}`
+    preset : "trust" guards against members that cheat (`celm.experiment.presets`); None is the rule as printed
     probe : settings of the probe, as in `{"steps": 200, "chunk": 100}`, or "fast"
-    probe_engine : "local", or "ray" to probe on the Ray cluster that this process is in or that Ray finds
-    filter : acts on updates before they are weighed, as in "clip_norm" or `{"name": "krum", "malicious": 1}`
-    combine : in place of the weighted mean, as in "median"
-    head : name of the last linear layer, where it is not found by itself
-    local_heads : for how many first rounds clients keep their own head; by default what the rule asks for
-    validation : inputs and labels held by the server, for the rules that need them
-    seed : of the probe's noise and of the sampling of nodes
-    folder : where state and record are kept; without one, a killed server starts again. A relative one is taken from
-        the working folder, which Flower chooses: give an absolute one
-    min_clients : usable replies that a round needs; by default two, or `min_train_nodes` where that is one
-    retries, retry_wait : how often a round with fewer is tried again, and after how many seconds
+    probe_engine : "local", or "ray" to probe on a Ray cluster (this process's own, or the one that Ray finds)
+    filter : checks or clips updates first, as in "clip_norm" or `{"name": "krum", "malicious": 1}`
+    aggregator : replaces the weighted mean, as in "median"
+    head : name of the last linear layer, if it is not found automatically
+    local_heads : number of first rounds in which clients keep their own head; by default the rule decides
+    validation : inputs and labels held by the server, for rules that need them
+    seed : seed of the probe's noise and of the sampling of nodes
+    folder : where state and record are saved; without one, a killed server starts again. Use an absolute path:
+        Flower chooses the working folder
+    min_clients : usable replies that a round needs; by default two, or one if `min_train_nodes` is one
+    retries, retry_wait : how often a round with fewer replies is repeated, and after how many seconds
     node_timeout : seconds to wait for nodes to connect
-    identify : names the nodes; by default by registered name or key, and a node keeps the name it was given
-    device : where the server weighs and merges
+    num_rounds : number of rounds, for wrappers and your own loop; `start` has its own argument
+    identify : assigns names to nodes; by default the registered name or key, which a node keeps
+    device : where the server computes weights and aggregates
+    alerts : where events are sent, as in `[Webhook("https://..."), Command(["mail-operator"])]`
+    log_format : "text", or "json" for one JSON object per log line
+    keep_uploads, upload_bytes : of how many last rounds the uploads are kept in the folder; the bound on their size
+    refresh_report : write report.html into the folder after each round
 
-    All others are those of Flower's FedAvg.
+    All other parameters are those of Flower's FedAvg.
     """
 
     def __init__(
         self,
         rule: str | AnyRule,
-        model: Model,
+        model: ModelOrFactory,
         input_shape: tuple[int, ...],
         classes: int,
         *,
         rule_options: Mapping[str, Any] | None = None,
+        preset: str | None = "trust",
         probe: Mapping[str, Any] | str | None = None,
         probe_engine: str = "local",
         filter: Mapping[str, Any] | str | None = None,
-        combine: Mapping[str, Any] | str | None = None,
+        aggregator: Mapping[str, Any] | str | None = None,
         head: str | None = None,
+        partial: bool = False,
+        layer: str | None = None,
+        output: OutputKind | None = None,
+        mean: Sequence[float] = (),
+        std: Sequence[float] = (),
         local_heads: int | None = None,
         validation: tuple[Tensor, Tensor] | None = None,
         seed: int = 42,
@@ -105,8 +114,14 @@ class ContributionStrategy(Course):
         retries: int = 3,
         retry_wait: float = 10.0,
         node_timeout: float = 600.0,
-        identify: Identify | None = None,
+        num_rounds: int | None = None,
+        identify: IdentifyFn | None = None,
         device: str = "cpu",
+        alerts: Sequence[Alert] = (),
+        log_format: str = "text",
+        keep_uploads: int = 0,
+        upload_bytes: int = 10_000_000_000,
+        refresh_report: bool = False,
         fraction_train: float = 1.0,
         fraction_evaluate: float = 1.0,
         min_train_nodes: int = 2,
@@ -115,47 +130,39 @@ class ContributionStrategy(Course):
         weighted_by_key: str = "num-examples",
         arrayrecord_key: str = "arrays",
         configrecord_key: str = "config",
-        train_metrics_aggr_fn: metrics.Aggregate | None = None,
-        evaluate_metrics_aggr_fn: metrics.Aggregate | None = None,
+        train_metrics_aggr_fn: metrics.MetricsAggregateFn | None = None,
+        evaluate_metrics_aggr_fn: metrics.MetricsAggregateFn | None = None,
+        **unknown: Any,
     ) -> None:
-        module = own_module(model, tuple(input_shape), classes).to(checked_device(device))
-        built = rules.build(rule, rule_options or {}) if isinstance(rule, str) else rule
+        refuse_unknown_arguments(type(self).__name__, unknown)
+        input_shape, device = tuple(input_shape), check_device(device)
+        adapters = AdapterSettings(output, tuple(mean), tuple(std), layer=layer)
+        self.model = ServerModel.build(model, input_shape, classes, device, head, adapters, partial)
         name = rule if isinstance(rule, str) else type(rule).__name__.lower()
-        if built.needs.validation and not built.needs.extras and validation is None:
-            raise CelmError(
-                f"rule '{name}' needs held-out data at the server", "give validation=(inputs, labels)"
-            )
-        given = {"probe": probe or {}, "filter": filter, "combine": combine}
-        asked = Experiment.parse({name: value for name, value in given.items() if value is not None})
-        probing = ProbeSettings(**asked.probe.model_dump())
         if probe_engine not in ("local", "ray"):
             raise CelmError(f"probe_engine must be 'local' or 'ray', not {probe_engine!r}")
-        prober = RayProber() if probe_engine == "ray" else probe_here
-        keys = head_keys(module, find_head(module, classes, head))
-        self.memory = Memory(folder)
-        if self.memory.folder is not None:
-            log(INFO, "State and record are kept in %s", self.memory.folder.path)
-        self.server = Server(
-            built,
-            name,
-            Facts((), classes, tuple(input_shape), 0, seed, module, keys, probing, prober),
-            None if validation is None else validator(module, classes, *validation),
-            self.memory,
-            local_heads,
-            state_of(module),
-            filters.build(asked.filter.name, asked.filter.options) if asked.filter else None,
-            combines.build(asked.combine.name, asked.combine.options) if asked.combine else None,
+        probe_fn = RayProber() if probe_engine == "ray" else probe_here
+        module, head_names = self.model.probed_module, self.model.head
+        context = ServerContext((), classes, input_shape, 0, seed, module, head_names, probe_fn=probe_fn)
+        server = build_server(rule, rule_options or {}, preset, probe, filter, aggregator, context, adapters)
+        check_validation_data(name, server.rule.requirements, validation)
+        self.state_store = StateStore(folder)
+        self.outputs = RoundOutputs(
+            self.state_store, alerts, log_format, keep_uploads, upload_bytes, refresh_report
+        )
+        if self.state_store.folder is not None:
+            log(INFO, "State and record are saved in %s", self.state_store.folder.path)
+        validate_fn = validation and make_validate_fn(self.model.module, classes, *validation)
+        self.live_server = LiveServer(
+            name, server, validate_fn, self.state_store, local_heads, self.model.reference()
         )
         self.min_clients = max(1, min(2, min_train_nodes) if min_clients is None else min_clients)
         self.retries = retries
         self.retry_wait = retry_wait
         self.node_timeout = node_timeout
-        self.identify = identify or self.memory.identify
-        for key, fraction in (("fraction_train", fraction_train), ("fraction_evaluate", fraction_evaluate)):
-            if not 0 <= fraction <= 1:
-                raise CelmError(f"{key} must be between 0 and 1, not {fraction}")
-        if not fraction_train or min_train_nodes < 1:
-            raise CelmError("nobody would train", "fraction_train and min_train_nodes must be more than 0")
+        self.num_rounds = num_rounds
+        self.identify = identify or self.state_store.identify
+        check_sampling(fraction_train, fraction_evaluate, min_train_nodes)
         self.fraction_train = fraction_train
         self.fraction_evaluate = fraction_evaluate
         self.min_train_nodes = min_train_nodes
@@ -166,173 +173,178 @@ class ContributionStrategy(Course):
         self.configrecord_key = configrecord_key
         self.train_metrics_aggr_fn = train_metrics_aggr_fn
         self.evaluate_metrics_aggr_fn = evaluate_metrics_aggr_fn
-        self.layout: Layout | None = None
-        self.asked: Asked | None = None
-        self.merged: list[bytes] = []
+        self.layout: ArrayLayout | None = None
+        self.pending_round: PendingRound | None = None
+        self.train_log, self.evaluation, self.classes = MetricsLog("train"), Evaluation(), classes
+        self.last_arrays: list[bytes] = []
         self.attempt = 0
+        self.flag_log = FlagLog()
 
-    # --- what a user reads ------------------------------------------------------------------------------------
+    # --- settings ---------------------------------------------------------------------------------------------
 
     @property
-    def done(self) -> int:
-        return self.server.done
+    def rounds_done(self) -> int:
+        return self.live_server.rounds_done
 
     def summary(self) -> None:
         """Log the settings as a tree."""
-        server, facts = self.server, self.server.facts
-        folder = self.memory.folder
-        place = f"{next(iter(server.reference.values())).device}, {torch.get_num_threads()} threads"
-        if isinstance(facts.prober, RayProber):
-            place = "Ray"
-        for line in (
-            "├──> Rule:",
-            f"│\t├──{server.rule_name}: {asdict(server.rule)}",
-            f"│\t├──Clients keep their heads for {server.local_heads} of {facts.rounds} rounds",
-            f"│\t├──Clients must also send: {server.rule.needs.extras or 'nothing'}",
-            f"│\t├──Filter: {server.filter or 'none'}; combine: {server.combine or 'weighted mean'}",
-            f"│\t└──Probe: {asdict(facts.probe)} on {place}",
-            "├──> Sampling:",
-            f"│\t├──Fraction: train ({self.fraction_train:.2f}) | evaluate ({self.fraction_evaluate:.2f})",
-            f"│\t├──Minimum nodes: train ({self.min_train_nodes}) | evaluate ({self.min_evaluate_nodes})",
-            f"│\t├──Minimum available nodes: {self.min_available_nodes} within {self.node_timeout:g} s",
-            f"│\t└──Minimum usable replies: {self.min_clients} in {1 + self.retries} attempts",
-            "├──> Keys in records:",
-            f"│\t├── Samples: '{self.weighted_by_key}'",
-            f"│\t├── ArrayRecord key: '{self.arrayrecord_key}'",
-            f"│\t└── ConfigRecord key: '{self.configrecord_key}'",
-            f"└──> State and record: {folder.path if folder else 'not kept (folder=... keeps them)'}",
-        ):
+        for line in settings_tree(self):
             log(INFO, "\t%s", line)
 
-    def begin(self, initial_arrays: ArrayRecord, num_rounds: int) -> ArrayRecord:
-        """Get ready; the arrays to go on with. `start` does it; a loop of your own must."""
-        self.layout = Layout.of(initial_arrays, self.server.reference)
-        self.asked, self.merged, self.attempt = None, [], 0
-        sampling = {"fraction_train": self.fraction_train, "min_train_nodes": self.min_train_nodes}
-        model = self.server.begin(num_rounds, sampling)
-        return initial_arrays if model is None else self.packed(model)
+    def prepare(self, initial_arrays: ArrayRecord, num_rounds: int | None = None) -> ArrayRecord:
+        """Lock the folder, restore the state and return the arrays to continue from.
+
+        `start` and, if nobody else did, the first `configure_train` call it. Call it to resume in your own loop.
+        """
+        self.state_store.hold_lock()
+        self.layout = self.model.make_layout(initial_arrays)
+        self.live_server.set_exchanged(self.layout.reference, self.model)
+        self.pending_round, self.last_arrays, self.attempt = None, [], 0
+        names = ("fraction_train", "min_train_nodes", "weighted_by_key")
+        settings = {name: getattr(self, name) for name in names}
+        model = self.live_server.prepare(self.num_rounds if num_rounds is None else num_rounds, settings)
+        self.flag_log = FlagLog.from_records(self.state_store.records)
+        return initial_arrays if model is None else self._to_arrays(model)
 
     # --- a round ----------------------------------------------------------------------------------------------
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """A message for each node drawn, with what its client is delivered."""
-        nodes = self.connected(grid, self.fraction_train, self.min_train_nodes)
-        watch = Stopwatch()
-        online = tuple(in_order(nodes))
-        with watch.timed("deliver"):
-            self.server.welcome(online, self.unpacked(arrays))
+        """Return a message for each selected node."""
+        self.prepare_own_loop(server_round, arrays)
+        nodes = self._wait_for_nodes(grid, self.fraction_train, self.min_train_nodes)
+        timer = StageTimer()
+        online = tuple(natural_sorted(nodes))
+        with timer.timed("deliver"):
+            self.live_server.register_clients(online, self._from_arrays(arrays))
             count = sample_size(len(nodes), self.fraction_train, self.min_train_nodes)
-            chosen = drawn(online, count, self.server.facts.seed, server_round, self.attempt)
-            delivered = {client: self.server.deliver(client) for client in chosen}
+            selected = sample_clients(
+                online, count, self.live_server.server.context.seed, server_round, self.attempt
+            )
+            server_messages = self.live_server.make_messages(selected)
+            keys = (self.arrayrecord_key, self.configrecord_key)
             messages = {
                 client: Message(
-                    self.content(delivery, server_round, config), nodes[client], MessageType.TRAIN
+                    make_content(self.prepared_layout, server_message, server_round, config, keys),
+                    nodes[client],
+                    MessageType.TRAIN,
                 )
-                for client, delivery in delivered.items()
+                for client, server_message in server_messages.items()
             }
-            self.begun.encoded.clear()
-        log(INFO, "configure_train: %d of %d nodes", len(chosen), len(online))
-        self.asked = Asked(server_round, online, messages, delivered, time.perf_counter(), watch)
-        return list(messages.values())
-
-    def content(self, delivery: Delivery, number: int, config: ConfigRecord) -> RecordDict:
-        told = ConfigRecord({**config, "server-round": number})
-        content = RecordDict(
-            {self.arrayrecord_key: self.begun.pack(delivery.model), self.configrecord_key: told}
+            self.prepared_layout.encoded_cache.clear()
+        log(INFO, "configure_train: %d of %d nodes", len(selected), len(online))
+        self.pending_round = PendingRound(
+            server_round, online, messages, server_messages, time.perf_counter(), timer
         )
-        if delivery.examine is not None:
-            content[EXAMINE] = self.begun.pack(delivery.examine)
-        return content
+        return list(messages.values())
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Take in, weigh, merge, save; nothing where too few replies can be used."""
-        asked = self.asked
-        if asked is None or asked.number != server_round:
+        """Validate, aggregate and save a round; return (None, None) if too few replies are usable."""
+        pending = self.pending_round
+        if pending is None or pending.round_number != server_round:
             raise CelmError(f"round {server_round} was not configured by this strategy")
-        self.asked = None
-        asked.watch.seconds["wait"] = round(time.perf_counter() - asked.sent_at, 6)
-        with asked.watch.timed("validate"):
-            sent = {client: message.metadata.message_id for client, message in asked.messages.items()}
-            intake = take_in(replies, sent, self.begun, self.arrayrecord_key, self.weighted_by_key)
-            filtered = self.server.taken(asked.delivered, intake)
-        usable, excluded = filtered.round.clients, {**intake.excluded, **filtered.excluded}
-        self.report(len(usable), excluded, intake.strays)
-        if len(intake.updates) < self.min_clients or not usable:
-            log(WARNING, "%d usable replies, %d needed", len(intake.updates), self.min_clients)
-            failure = {"round": server_round, "attempt": self.attempt + 1, "excluded": excluded}
-            self.memory.keep_failure({**failure, "strays": intake.strays})
+        self.pending_round = None
+        pending.timer.seconds["wait"] = round(time.perf_counter() - pending.sent_at, 6)
+        with pending.timer.timed("validate"):
+            keys = (self.arrayrecord_key, self.weighted_by_key)
+            validated = validate_replies(
+                replies, pending.message_ids, self.prepared_layout, *keys, pending.node_ids
+            )
+        usable, invalid = len(validated.updates), len(validated.excluded)
+        log(INFO, "aggregate_train: Received %d usable replies and %d failures", usable, invalid)
+        for description in validated.unexpected:
+            log(WARNING, "\t> ignored: %s", description)
+        step = None
+        if len(validated.updates) >= self.min_clients:
+            step = self.live_server.step(pending.server_messages, validated, pending.timer)
+        if step is None or step.result is None:
+            excluded = dict(validated.excluded if step is None else step.excluded)
+            flags = round_flags([], {}, excluded, {}) if step is None else step.flags
+            self.fail_attempt(server_round, excluded, flags, validated.unexpected, usable)
             return None, None
-        contents = [intake.contents[client] for client in usable]
-        reported = metrics.aggregated(contents, self.weighted_by_key, self.train_metrics_aggr_fn)
-        told = metrics.plain(reported)
-        model = self.server.absorb(filtered, list(asked.delivered), asked.online, intake, told, asked.watch)
-        log(INFO, "\t└──> of the round: %s", asked.watch.shares())
-        return self.packed(model), reported
+        contents = {client: validated.contents[client] for client in step.clients}
+        key, aggregate_fn = self.weighted_by_key, self.train_metrics_aggr_fn
+        aggregated = self.train_log.update(metrics.aggregate_metrics(contents, key, aggregate_fn))
+        selected, start = list(pending.server_messages), self.live_server.current_state.model
+        self.live_server.save(step, selected, pending.online, validated, aggregated, pending.timer)
+        self.outputs.save_uploads(self.rounds_done, start, validated.updates)
+        events = self.flag_log.update(server_round, step.flags, selected)
+        self.outputs.after_round(events, self.live_server.settings["rounds"], pending.timer.seconds)
+        if not self.is_in_start:
+            self.outputs.write_page()  # your own loop may have no evaluation
+        log_weights(step.result.client_weights)
+        if aggregated.values is not None:
+            log(INFO, "\t└──> Aggregated MetricRecord: %s", dict(aggregated.values))
+        log(DEBUG, "\t└──> Time: %s", pending.timer.format_shares())
+        return self._to_arrays(step.state.model), aggregated.values
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """The global model to some nodes."""
+        """Return messages that send the global model to sampled nodes."""
         if not self.fraction_evaluate:
             return []
-        nodes = self.connected(grid, self.fraction_evaluate, self.min_evaluate_nodes)
+        nodes = self._wait_for_nodes(grid, self.fraction_evaluate, self.min_evaluate_nodes)
         count = sample_size(len(nodes), self.fraction_evaluate, self.min_evaluate_nodes)
-        told = ConfigRecord({**config, "server-round": server_round})
-        content = RecordDict({self.arrayrecord_key: arrays, self.configrecord_key: told})
-        chosen = drawn(in_order(nodes), count, self.server.facts.seed, server_round)
-        return [Message(content, nodes[client], MessageType.EVALUATE) for client in chosen]
+        round_config = ConfigRecord({**config, "server-round": server_round})
+        content = RecordDict({self.arrayrecord_key: arrays, self.configrecord_key: round_config})
+        selected = sample_clients(
+            natural_sorted(nodes), count, self.live_server.server.context.seed, server_round
+        )
+        messages = {client: Message(content, nodes[client], MessageType.EVALUATE) for client in selected}
+        return self.evaluation.begin(server_round, messages)
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
-        """The mean of what clients report; a reply that cannot be used is left out."""
-        contents = metrics.contents_of(replies)
-        return metrics.aggregated(contents, self.weighted_by_key, self.evaluate_metrics_aggr_fn)
+        """Return the mean of the reported metrics; replies that cannot be used are left out.
+
+        In a wrapper's loop or your own, this also saves the evaluation. `start` adds the server's own and saves both.
+        """
+        key, aggregate_fn = self.weighted_by_key, self.evaluate_metrics_aggr_fn
+        values = self.evaluation.aggregate(server_round, replies, key, aggregate_fn)
+        self.save_own_loop_evaluation(server_round, values)
+        return values
 
     # --- helpers ----------------------------------------------------------------------------------------------
 
     @property
-    def begun(self) -> Layout:
+    def is_prepared(self) -> bool:
+        return self.layout is not None
+
+    @property
+    def prepared_layout(self) -> ArrayLayout:
         if self.layout is None:
-            raise CelmError("the strategy was not begun", "call start(), or begin() in a loop of your own")
+            raise CelmError("no round was configured yet", "call configure_train before aggregate_train")
         return self.layout
 
-    def connected(self, grid: Grid, fraction: float, minimum: int) -> dict[str, int]:
-        available, patience = self.min_available_nodes, self.node_timeout
-        return connected_nodes(grid, self.identify, fraction, minimum, available, patience)
+    def _wait_for_nodes(self, grid: Grid, fraction: float, minimum: int) -> dict[str, int]:
+        available, timeout = self.min_available_nodes, self.node_timeout
+        return wait_for_enough_nodes(grid, self.identify, fraction, minimum, available, timeout)
 
-    def packed(self, model: StateDict) -> ArrayRecord:
-        arrays = self.begun.pack(model)
-        self.merged = [array.data for array in arrays.values()]
+    def _to_arrays(self, model: StateDict) -> ArrayRecord:
+        arrays = self.prepared_layout.encode_state(model)
+        self.last_arrays = [array.data for array in arrays.values()]
         return arrays
 
-    def unpacked(self, arrays: ArrayRecord) -> StateDict:
-        # What was merged last need not be decoded again; a loop of the user's own may have put something else there.
+    def _from_arrays(self, arrays: ArrayRecord) -> StateDict:
+        # The last aggregated model need not be decoded again. The user's own loop may pass other arrays.
         data = [array.data for array in arrays.values()]
-        if len(data) == len(self.merged) and all(map(operator.is_, data, self.merged)):
-            return self.server.now.model
+        if len(data) == len(self.last_arrays) and all(map(operator.is_, data, self.last_arrays)):
+            return self.live_server.current_state.model
         try:
-            return self.begun.unpack(arrays)
-        except Refusal as refusal:
-            raise CelmError(f"the global arrays do not fit the model: {refusal}") from refusal
-
-    def report(self, usable: int, excluded: Mapping[str, str], strays: Iterable[str]) -> None:
-        log(INFO, "aggregate_train: %d usable replies, %d excluded", usable, len(excluded))
-        for client, reason in excluded.items():
-            log(WARNING, "\t> excluded: %s: %s", client, reason)
-        for stray in strays:
-            log(WARNING, "\t> ignored: %s", stray)
+            return self.prepared_layout.decode_state(arrays)
+        except InvalidReplyError as invalid_reply:
+            raise CelmError(f"global arrays do not fit the model: {invalid_reply}") from invalid_reply
 
 
 class CelmStrategy(ContributionStrategy):
-    """CELM: weights by class-wise contribution, from the clients' models alone.
+    """CELM: weights by class-wise contribution, estimated from the clients' models alone.
 
-    Settings of the rule go into `rule_options`, as in `rule_options={"warmup": 5}`; all others are those of
-    `ContributionStrategy`. Where members may cheat: `{"evidence": "calibrated", "reprobe": "on-drift"}`, and
-    `filter="clip_norm"`.
+    Settings of the rule go into `rule_options`, as in `rule_options={"warmup": 5}`. All other parameters are those of
+    `ContributionStrategy`. The preset `trust` is the default, because members of a live federation may cheat.
     """
 
-    def __init__(self, model: Model, input_shape: tuple[int, ...], classes: int, **settings: Any) -> None:
-        super().__init__("celm", model, input_shape, classes, **settings)
+    @fix_first_argument(ContributionStrategy.__init__, "celm")  # type: ignore[arg-type]  # `rule` goes by position
+    def __init__(self) -> None: ...

@@ -1,1 +1,1 @@
-"""What a run is judged by."""
+"""The measures by which a run is judged."""

@@ -1,4 +1,4 @@
-"""How near the estimated distribution of classes over clients is to the true one, as in the paper's fidelity table.
+"""Distance of the estimated client x class distribution from the true one, as in the paper's fidelity table.
 
     p_ik, q_ik         joint client x class distributions: the N x K matrix divided by the sum of all its cells.
                        True: sample counts. Estimated: evidence Q. Uniform: 1 / (N K) everywhere
@@ -9,15 +9,15 @@
     total variation    = Σ |p - q| / 2
     EMD                = mean over clients i of W1(p_i·, q_i·) / (K - 1)
 
-All but the divergence are metrics and go from 0, alike, to at most 1. The uniform columns of the paper's
-Jensen-Shannon and Hellinger come out to all three digits. **Its EMD column could not be recovered; the EMD here is
-ours**, and its digits must not be compared with the paper's. W1 is the 1-D Wasserstein distance over the class
-index between a client's own class distributions (its row divided by the row's sum), so ours does not depend on how
-much each client holds, and does depend on the order of the classes. A client with mass on one side only counts 1,
-the largest distance there is; with none on either side it counts 0. Such a client is one more point at distance 1
-from every distribution, so EMD stays a metric.
+All except the divergence are metrics, from 0 (equal) to at most 1. The uniform columns of the paper's
+Jensen-Shannon and Hellinger agree to all three digits. **Its EMD column could not be recovered; the EMD here is
+ours.** Do not compare its digits with the paper's. W1 is the 1-D Wasserstein distance over the class
+index between a client's two class distributions (its rows divided by their sums). So our EMD does not depend on how
+much each client holds, but it does depend on the order of the classes. A client with mass on one side only counts 1,
+the largest distance; a client with mass on neither side counts 0. A row without mass is then one more point, at
+distance 1 from every distribution, so EMD remains a metric.
 
-A matrix without any mass is no distribution, and there is no distance to it: None.
+A matrix without mass is not a distribution, and its distance is None.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from numpy.typing import NDArray
 from scipy.special import rel_entr
 from scipy.stats import wasserstein_distance
 
-from celm.base.names import in_order
+from celm.base.client_order import natural_sorted
 
-Array = NDArray[np.float64]
-Table = Mapping[str, Sequence[float]]
-"""Client to one number for each class: counts or evidence."""
+FloatArray = NDArray[np.float64]
+ClassTable = Mapping[str, Sequence[float]]
+"""Client to one number per class: counts or evidence."""
 
 
 @dataclass(frozen=True)
@@ -48,141 +48,116 @@ class Fidelity:
     emd: float
     """Ours, not the paper's."""
     clients: float
-    """Jensen-Shannon distance of the marginals over clients: how much each holds."""
+    """Jensen-Shannon distance of the marginals over clients."""
     classes: float
-    """Jensen-Shannon distance of the marginals over classes: how much there is of each."""
+    """Jensen-Shannon distance of the marginals over classes."""
 
 
-@dataclass(frozen=True)
-class Marginals:
-    """A joint distribution summed over classes and over clients; each sums to 1."""
+def fidelity(true: ClassTable, estimated: ClassTable) -> Fidelity | None:
+    """Return the distances between true sample counts and estimated evidence.
 
-    clients: Mapping[str, float]
-    classes: tuple[float, ...]
+    A client without an estimate (it never took part) has no estimated mass. A client that is only in the estimate
+    is an error, as is a different number of classes.
 
-
-def fidelity(true: Table, estimated: Table) -> Fidelity | None:
-    """Distances from what the clients hold to what was estimated.
-
-    A client that the estimate does not name (it never took part) has no mass there; one that the truth does not
-    name is an error, as is a different number of classes.
-
-    >>> found = fidelity({"client-0": [3, 1], "client-1": [0, 4]}, {"client-0": [2, 2], "client-1": [0, 4]})
-    >>> round(found.jensen_shannon, 4), found.total_variation, found.emd, found.clients
+    >>> result = fidelity({"client-0": [3, 1], "client-1": [0, 4]}, {"client-0": [2, 2], "client-1": [0, 4]})
+    >>> round(result.jensen_shannon, 4), result.total_variation, result.emd, result.clients
     (0.13, 0.125, 0.125, 0.0)
     """
-    names = in_order(true)
-    unknown = in_order(set(estimated) - set(names))
+    names = natural_sorted(true)
+    unknown = natural_sorted(set(estimated) - set(names))
     if unknown:
-        raise ValueError(f"client {unknown[0]!r} is estimated, but not among those of the truth")
+        raise ValueError(f"client {unknown[0]!r} is in the estimate but not in the truth")
     if not estimated:
         return None
-    left, right = matrix(true, names), matrix(estimated, names)
-    if left.shape != right.shape:
-        raise ValueError(f"{left.shape[1]} classes against {right.shape[1]} of the estimate")
-    return between(left, right)
+    true_matrix, estimated_matrix = _to_matrix(true, names), _to_matrix(estimated, names)
+    if true_matrix.shape != estimated_matrix.shape:
+        raise ValueError(
+            f"the truth has {true_matrix.shape[1]} classes and the estimate {estimated_matrix.shape[1]}"
+        )
+    return _matrix_fidelity(true_matrix, estimated_matrix)
 
 
-def against_uniform(true: Table) -> Fidelity | None:
-    """Distances to the estimate of who knows nothing: every client holds equally much of every class.
+def fidelity_to_uniform(true: ClassTable) -> Fidelity | None:
+    """Return the distances to the uniform estimate: every client holds the same amount of every class.
 
-    >>> round(against_uniform({"client-0": [1, 0], "client-1": [0, 1]}).hellinger, 4)
+    >>> round(fidelity_to_uniform({"client-0": [1, 0], "client-1": [0, 1]}).hellinger, 4)
     0.5412
     """
-    counts = matrix(true, in_order(true))
-    return between(counts, np.ones_like(counts))
+    counts = _to_matrix(true, natural_sorted(true))
+    return _matrix_fidelity(counts, np.ones_like(counts))
 
 
-def joint(table: Table) -> Array | None:
-    """The joint distribution `[N, K]`, clients in order; None where there is no mass.
-
-    >>> joint({"client-1": [0, 1], "client-0": [1, 2]})
-    array([[0.25, 0.5 ],
-           [0.  , 0.25]])
-    """
-    return normalised(matrix(table, in_order(table)))
+def jensen_shannon(p: FloatArray, q: FloatArray) -> float:
+    """Return the Jensen-Shannon distance of two distributions of one shape; natural logarithm."""
+    return float(np.sqrt(_jensen_shannon_divergence(p, q)))
 
 
-def marginals(table: Table) -> Marginals | None:
-    """What each client holds of everything and what there is of each class; None where there is no mass.
-
-    >>> marginals({"client-0": [1, 2], "client-1": [0, 1]})
-    Marginals(clients={'client-0': 0.75, 'client-1': 0.25}, classes=(0.25, 0.75))
-    """
-    p = joint(table)
-    if p is None:
-        return None
-    clients = dict(zip(in_order(table), p.sum(axis=1).tolist(), strict=True))
-    return Marginals(clients, tuple(p.sum(axis=0).tolist()))
-
-
-def jensen_shannon(p: Array, q: Array) -> float:
-    """Distance of two distributions of one shape; natural logarithm."""
-    return float(np.sqrt(divergence(p, q)))
-
-
-def divergence(p: Array, q: Array) -> float:
-    """Jensen-Shannon divergence, the square of the distance."""
-    # scipy's jensenshannon is NaN for two distributions that differ in the last bit: the sum ends below 0 there.
-    # KL(p || m) from 2p and 2m: half of the smallest number there is would be 0, and the divergence from it infinite.
+def _jensen_shannon_divergence(p: FloatArray, q: FloatArray) -> float:
+    """Return the Jensen-Shannon divergence, the square of the distance."""
+    # scipy's jensenshannon is NaN for two distributions that differ in the last bit: its sum ends below 0.
+    # KL(p || m) is computed from 2p and 2m, because half of the smallest float is 0 and would make it infinite.
     total = p + q
     return max(0.0, float(rel_entr(2 * p, total).sum() + rel_entr(2 * q, total).sum()) / 4)
 
 
-def hellinger(p: Array, q: Array) -> float:
+def hellinger(p: FloatArray, q: FloatArray) -> float:
+    """Return the Hellinger distance of two distributions."""
     return float(np.sqrt(np.square(np.sqrt(p) - np.sqrt(q)).sum() / 2))
 
 
-def total_variation(p: Array, q: Array) -> float:
+def total_variation(p: FloatArray, q: FloatArray) -> float:
+    """Return the total variation distance of two distributions."""
     return float(np.abs(p - q).sum() / 2)
 
 
-def emd(p: Array, q: Array) -> float:
-    """Mean over clients of the distance between their class distributions, from rows `[N, K]` with any sums."""
-    return float(np.mean([class_distance(of_p, of_q) for of_p, of_q in zip(p, q, strict=True)]))
+def emd(p: FloatArray, q: FloatArray) -> float:
+    """Return the mean over clients of the distance between class distributions; rows `[N, K]` may have any sum."""
+    return float(np.mean([_class_distance(row_p, row_q) for row_p, row_q in zip(p, q, strict=True)]))
 
 
-def class_distance(held: Array, estimated: Array) -> float:
-    """1-D Wasserstein distance over the class index of two rows `[K]`, divided by K - 1."""
-    left, right = normalised(held), normalised(estimated)
-    if left is None or right is None:
-        return 0.0 if left is right else 1.0
-    index = np.arange(len(left))
-    # One class leaves nothing to move: 0 / 1.
-    return float(wasserstein_distance(index, index, left, right)) / max(1, len(left) - 1)
+def _class_distance(true: FloatArray, estimated: FloatArray) -> float:
+    """Return the 1-D Wasserstein distance over the class index of two rows `[K]`, divided by K - 1."""
+    p, q = _to_distribution(true), _to_distribution(estimated)
+    if p is None or q is None:
+        return 0.0 if p is q else 1.0
+    index = np.arange(len(p))
+    # With one class the distance is 0, which is divided by 1.
+    return float(wasserstein_distance(index, index, p, q)) / max(1, len(p) - 1)
 
 
-def between(left: Array, right: Array) -> Fidelity | None:
-    p, q = normalised(left), normalised(right)
+def _matrix_fidelity(true: FloatArray, estimated: FloatArray) -> Fidelity | None:
+    p, q = _to_distribution(true), _to_distribution(estimated)
     if p is None or q is None:
         return None
     return Fidelity(
         jensen_shannon=jensen_shannon(p, q),
-        divergence=divergence(p, q),
+        divergence=_jensen_shannon_divergence(p, q),
         hellinger=hellinger(p, q),
         total_variation=total_variation(p, q),
-        emd=emd(left, right),
+        emd=emd(true, estimated),
         clients=jensen_shannon(p.sum(axis=1), q.sum(axis=1)),
         classes=jensen_shannon(p.sum(axis=0), q.sum(axis=0)),
     )
 
 
-def normalised(values: Array) -> Array | None:
-    """The values divided by their sum; None where all are 0."""
+def _to_distribution(values: FloatArray) -> FloatArray | None:
+    """Divide the values by their sum; return None if all are 0."""
     if not values.any():
         return None
-    scaled = values / values.max()  # the sum cannot overflow
+    scaled = values / values.max()  # so that the sum cannot overflow
     return np.asarray(scaled / scaled.sum(), dtype=np.float64)
 
 
-def matrix(table: Table, names: Sequence[str]) -> Array:
-    """Rows `[N, K]` of the named clients; zeros for those that the table does not have."""
+def _to_matrix(table: ClassTable, names: Sequence[str]) -> FloatArray:
+    """Return the rows `[N, K]` of the named clients; zeros for clients that the table does not contain."""
     classes = {len(row) for row in table.values()}
     if len(classes) > 1:
         raise ValueError(f"clients have different numbers of classes: {sorted(classes)}")
-    nothing = [0.0] * (classes.pop() if classes else 0)
-    rows = np.array([table.get(name, nothing) for name in names], dtype=np.float64)
-    wrong = [name for name, row in zip(names, rows, strict=True) if not np.all(np.isfinite(row) & (row >= 0))]
-    if wrong:
-        raise ValueError(f"client {wrong[0]!r} has counts or evidence that are negative or not finite")
-    return rows.reshape(len(names), len(nothing))
+    zero_row = [0.0] * (classes.pop() if classes else 0)
+    rows = np.array([table.get(name, zero_row) for name in names], dtype=np.float64)
+    invalid = [
+        name for name, row in zip(names, rows, strict=True) if not np.all(np.isfinite(row) & (row >= 0))
+    ]
+    if invalid:
+        raise ValueError(f"counts or evidence of client {invalid[0]!r} are negative or not finite")
+    return rows.reshape(len(names), len(zero_row))

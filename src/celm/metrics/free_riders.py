@@ -1,22 +1,22 @@
-"""How well contributions tell free-riders from honest clients, as in the paper's free-rider table.
+"""Separation of free-riders from honest clients by their contributions, as in the paper's free-rider table.
 
     c_i             weight of client i in one round, N clients in that round
-    z_i             = (c_i - mean c) / std c        population standard deviation; 0 for all where all c are equal
+    z_i             = (c_i - mean c) / std c        population standard deviation; all 0 if all c are equal
     flagged at θ    if z_i < θ                      θ: a threshold
     AUROC           = P(c_free-rider < c_honest) + P(c_free-rider = c_honest) / 2     over all such pairs (Mann-Whitney)
-    FPR(θ), TPR(θ)  = flagged part of the honest clients, of the free-riders
+    FPR(θ), TPR(θ)  = flagged fraction of the honest clients, and of the free-riders
 
-Each is computed round by round and averaged over the rounds in which it is defined: AUROC needs a free-rider and
-an honest client, FPR an honest client, TPR a free-rider. What no round defines is None. The single numbers `fpr`
-and `tpr` are means over a grid of thresholds. The paper does not give its grid; ours is 21 values from -2 to 0, so
-a mean FPR compares methods with each other, less so with the paper's digits.
+Each is computed per round and averaged over the rounds in which it is defined: AUROC needs a free-rider and
+an honest client, FPR an honest client, TPR a free-rider. A measure that no round defines is None. The numbers `fpr`
+and `tpr` are means over a grid of thresholds. The paper does not give its grid. Ours is 21 values from -2 to 0, so
+compare mean FPRs between methods rather than with the paper's digits.
 
-No z-score is below -sqrt(N - 1), reached by one client below N - 1 equal ones (Samuelson's inequality): with five
-clients no threshold of -2 or less flags anybody, with two none of -1. A low FPR alone is therefore no merit; read
-it beside the TPR. With one free-rider among N clients AUROC is a multiple of 1 / (2 (N - 1)).
+No z-score is below -sqrt(N - 1), reached by one client below N - 1 equal ones (Samuelson's inequality). With five
+clients no threshold of -2 or less flags a client; with two clients, none of -1 or less. So a low FPR alone does not
+show merit: read it beside the TPR. With one free-rider among N clients AUROC is a multiple of 1 / (2 (N - 1)).
 
-Values equal up to rounding (one part in 10^9) are equal: a round of weights that differ by less is a round without
-information, with z = 0 and AUROC = 1/2; a z-score that close to a threshold is not below it.
+Values that are equal up to rounding (one part in 10^9) count as equal. Weights that differ by less carry no
+information: z = 0 and AUROC = 1/2. A z-score that close to a threshold is not below it.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import rankdata
 
-from celm.base.names import in_order
+from celm.base.client_order import natural_sorted
 
-Array = NDArray[np.float64]
+FloatArray = NDArray[np.float64]
 
 THRESHOLDS: tuple[float, ...] = tuple(np.linspace(-2, 0, 21).tolist())
 TOLERANCE = 1e-9
@@ -38,103 +38,90 @@ TOLERANCE = 1e-9
 
 @dataclass(frozen=True)
 class Detection:
-    """Fractions from 0 to 1; None where there was no free-rider or no honest client to judge by."""
+    """Detection rates as fractions from 0 to 1; None without free-riders or without honest clients."""
 
     auroc: float | None
     """Mean over rounds."""
     fpr: float | None
     """Mean over rounds and thresholds."""
     tpr: float | None
+    """Mean over rounds and thresholds."""
     thresholds: tuple[float, ...]
     fpr_curve: tuple[float, ...] | None
-    """At each threshold, the mean over rounds."""
+    """Mean over rounds at each threshold."""
     tpr_curve: tuple[float, ...] | None
     auroc_by_round: tuple[float | None, ...]
-    """Of every round, also where the means are over some rounds only."""
+    """AUROC of every round, even if the means cover only some rounds."""
 
 
 def z_scores(contributions: Mapping[str, float]) -> dict[str, float]:
-    """Client to z-score, in client order.
+    """Return the z-score of each client, in client order.
 
     >>> z_scores({"client-0": 0.25, "client-1": 0.75})
     {'client-0': -1.0, 'client-1': 1.0}
     """
-    names = in_order(contributions)
-    return dict(zip(names, standardised(values_of(contributions, names)).tolist(), strict=True))
+    names = natural_sorted(contributions)
+    return dict(zip(names, _standardise_values(client_values(contributions, names)).tolist(), strict=True))
 
 
-def flagged(contributions: Mapping[str, float], threshold: float) -> list[str]:
-    """The clients whose z-score is below the threshold, in client order.
+def flag_clients(contributions: Mapping[str, float], threshold: float) -> list[str]:
+    """Return the clients whose z-score is below the threshold, in client order.
 
-    >>> flagged({"client-0": 0.0, "client-1": 0.3, "client-2": 0.35, "client-3": 0.35}, threshold=-1.5)
+    >>> flag_clients({"client-0": 0.0, "client-1": 0.3, "client-2": 0.35, "client-3": 0.35}, threshold=-1.5)
     ['client-0']
     """
-    return [name for name, z in z_scores(contributions).items() if below(z, threshold)]
+    return [name for name, z in z_scores(contributions).items() if _is_below(z, threshold)]
 
 
 def auroc(contributions: Mapping[str, float], free_riders: Collection[str]) -> float | None:
-    """AUROC of one round; a tie of a free-rider with an honest client counts one half.
+    """Return the AUROC of one round; a tie of a free-rider with an honest client counts one half.
 
     >>> auroc({"client-0": 0.1, "client-1": 0.1, "client-2": 0.8}, free_riders=["client-0"])
     0.75
     """
-    names = in_order(contributions)
-    values, rides = values_of(contributions, names), riding(names, free_riders)
-    riders, honest = int(rides.sum()), int((~rides).sum())
-    if not riders or not honest:
+    names = natural_sorted(contributions)
+    values, is_rider = client_values(contributions, names), _free_rider_mask(names, free_riders)
+    num_riders, num_honest = int(is_rider.sum()), int((~is_rider).sum())
+    if not num_riders or not num_honest:
         return None
-    pairs_won = ranks(-values)[rides].sum() - riders * (riders + 1) / 2
-    return float(pairs_won / (riders * honest))
-
-
-def false_positive_rate(
-    contributions: Mapping[str, float], free_riders: Collection[str], threshold: float
-) -> float | None:
-    """The part of a round's honest clients that is flagged; None without honest clients."""
-    rate = rates(contributions, free_riders, [threshold])[0]
-    return None if rate is None else float(rate[0])
-
-
-def true_positive_rate(
-    contributions: Mapping[str, float], free_riders: Collection[str], threshold: float
-) -> float | None:
-    """The part of a round's free-riders that is flagged; None without free-riders."""
-    rate = rates(contributions, free_riders, [threshold])[1]
-    return None if rate is None else float(rate[0])
+    pairs_won = tie_tolerant_ranks(-values)[is_rider].sum() - num_riders * (num_riders + 1) / 2
+    return float(pairs_won / (num_riders * num_honest))
 
 
 def threshold_curves(
     rounds: Sequence[Mapping[str, float]],
     free_riders: Collection[str],
     thresholds: Sequence[float] = THRESHOLDS,
-) -> tuple[Array | None, Array | None]:
-    """FPR and TPR at each threshold `[thresholds]`, each the mean over the rounds that define it."""
-    found = [rates(contributions, free_riders, thresholds) for contributions in rounds]
-    return mean_curve([fpr for fpr, _ in found]), mean_curve([tpr for _, tpr in found])
+) -> tuple[FloatArray | None, FloatArray | None]:
+    """Return FPR and TPR `[thresholds]`, each the mean over the rounds that define it."""
+    curves = [_flag_rates(contributions, free_riders, thresholds) for contributions in rounds]
+    return _mean_curve([fpr for fpr, _ in curves]), _mean_curve([tpr for _, tpr in curves])
 
 
-def detect(
+def detect_free_riders(
     rounds: Sequence[Mapping[str, float]],
     free_riders: Collection[str],
     thresholds: Sequence[float] = THRESHOLDS,
-    over: Iterable[int] | None = None,
+    round_indices: Iterable[int] | None = None,
 ) -> Detection:
-    """What the weights of a run's rounds say about its free-riders.
+    """Measure how well the weights of a run's rounds detect its free-riders.
 
-    `over` are the positions, from 0, of the rounds to average over: `range(20)` for the warm-up of 20 rounds, after
-    which frozen weights repeat one round's answer and outvote the others. By default all.
+    `round_indices` are the positions, from 0, of the rounds that count; by default all. `range(20)` is a warm-up of
+    20 rounds, after which frozen weights repeat the answer of one round and outvote the others.
 
-    >>> found = detect([{"client-0": 0.1, "client-1": 0.9}, {"client-0": 0.5, "client-1": 0.5}], ["client-0"], [-0.5])
-    >>> found.auroc, found.fpr, found.tpr, found.auroc_by_round
+    >>> result = detect_free_riders([{"a": 0.1, "b": 0.9}, {"a": 0.5, "b": 0.5}], ["a"], [-0.5])
+    >>> result.auroc, result.fpr, result.tpr, result.auroc_by_round
     (0.75, 0.0, 0.5, (1.0, 0.5))
     """
     if not len(thresholds) or not np.isfinite(thresholds).all():
         raise ValueError("thresholds must be one or more finite numbers")
     by_round = tuple(auroc(contributions, free_riders) for contributions in rounds)
-    chosen = range(len(rounds)) if over is None else list(over)
-    fpr, tpr = threshold_curves([rounds[t] for t in positions(chosen, rounds)], free_riders, thresholds)
+    indices = range(len(rounds)) if round_indices is None else list(round_indices)
+    fpr, tpr = threshold_curves(
+        [rounds[t] for t in _check_round_indices(indices, rounds)], free_riders, thresholds
+    )
     return Detection(
-        auroc=mean_auroc(by_round, chosen),
+        auroc=mean_auroc(by_round, indices),
         fpr=None if fpr is None else float(fpr.mean()),
         tpr=None if tpr is None else float(tpr.mean()),
         thresholds=tuple(float(threshold) for threshold in thresholds),
@@ -144,29 +131,31 @@ def detect(
     )
 
 
-def mean_auroc(auroc_by_round: Sequence[float | None], over: Iterable[int] | None = None) -> float | None:
-    """The mean over rounds, or over those at the positions `over`; None where none of them has an AUROC.
+def mean_auroc(
+    auroc_by_round: Sequence[float | None], round_indices: Iterable[int] | None = None
+) -> float | None:
+    """Return the mean over the rounds at the positions `round_indices` (default: all); None if no AUROC is defined.
 
-    >>> mean_auroc([1.0, None, 0.5, 0.0], over=range(3))
+    >>> mean_auroc([1.0, None, 0.5, 0.0], round_indices=range(3))
     0.75
     """
-    chosen = range(len(auroc_by_round)) if over is None else over
-    values = [auroc_by_round[t] for t in positions(chosen, auroc_by_round)]
+    indices = range(len(auroc_by_round)) if round_indices is None else round_indices
+    values = [auroc_by_round[t] for t in _check_round_indices(indices, auroc_by_round)]
     present = [value for value in values if value is not None]
     return sum(present) / len(present) if present else None
 
 
-def alike(values: Array) -> bool:
-    """Whether all values are one, up to rounding: weights such as 1/3 seldom come out equal to the last bit."""
+def all_equal(values: FloatArray) -> bool:
+    """Return whether all values are equal up to rounding: weights such as 1/3 seldom agree to the last bit."""
     if not len(values):
         return True
     largest = float(np.abs(values).max())
     return not largest or float(np.ptp(values / largest)) <= TOLERANCE
 
 
-def ranks(values: Array) -> Array:
-    """From 1 for the least; those that are equal up to rounding share the mean of theirs."""
-    if alike(values):
+def tie_tolerant_ranks(values: FloatArray) -> FloatArray:
+    """Return ranks from 1 for the least; values that are equal up to rounding share the mean of their ranks."""
+    if all_equal(values):
         return np.full(len(values), (len(values) + 1) / 2)
     order = np.argsort(values)
     rises = np.diff(values[order] / np.abs(values).max()) > TOLERANCE
@@ -175,51 +164,54 @@ def ranks(values: Array) -> Array:
     return np.asarray(rankdata(group), dtype=np.float64)
 
 
-def rates(
+def _flag_rates(
     contributions: Mapping[str, float], free_riders: Collection[str], thresholds: Sequence[float]
-) -> tuple[Array | None, Array | None]:
-    """FPR and TPR `[thresholds]` of one round."""
-    names = in_order(contributions)
-    rides = riding(names, free_riders)
-    z = standardised(values_of(contributions, names))
-    flags = below(z[:, None], np.asarray(thresholds, dtype=np.float64))
-    fpr = flags[~rides].mean(axis=0) if (~rides).any() else None
-    tpr = flags[rides].mean(axis=0) if rides.any() else None
+) -> tuple[FloatArray | None, FloatArray | None]:
+    """Return FPR and TPR `[thresholds]` of one round."""
+    names = natural_sorted(contributions)
+    is_rider = _free_rider_mask(names, free_riders)
+    z = _standardise_values(client_values(contributions, names))
+    flags = _is_below(z[:, None], np.asarray(thresholds, dtype=np.float64))
+    fpr = flags[~is_rider].mean(axis=0) if (~is_rider).any() else None
+    tpr = flags[is_rider].mean(axis=0) if is_rider.any() else None
     return fpr, tpr
 
 
-def mean_curve(curves: Sequence[Array | None]) -> Array | None:
+def _mean_curve(curves: Sequence[FloatArray | None]) -> FloatArray | None:
     present = [curve for curve in curves if curve is not None]
     return np.asarray(np.mean(present, axis=0), dtype=np.float64) if present else None
 
 
-def standardised(values: Array) -> Array:
-    if alike(values):
+def _standardise_values(values: FloatArray) -> FloatArray:
+    if all_equal(values):
         return np.zeros_like(values)
-    scaled = values / np.abs(values).max()  # squares can neither overflow nor vanish
+    scaled = values / np.abs(values).max()  # so that squares neither overflow nor vanish
     centred = scaled - scaled.mean()
-    centred -= centred.mean()  # what rounding left of the mean, which matters where all are close together
+    centred -= centred.mean()  # remove what rounding left of the mean, which matters if all values are close
     return np.asarray(centred / np.sqrt(np.square(centred).mean()), dtype=np.float64)
 
 
-def below(z: float | Array, threshold: float | Array) -> NDArray[np.bool_]:
+def _is_below(z: float | FloatArray, threshold: float | FloatArray) -> NDArray[np.bool_]:
     return np.asarray(z < np.asarray(threshold) - TOLERANCE)
 
 
-def values_of(contributions: Mapping[str, float], names: Sequence[str]) -> Array:
+def client_values(contributions: Mapping[str, float], names: Sequence[str]) -> FloatArray:
+    """Return the contributions of the named clients `[N]`; raise if one is not finite."""
     values = np.array([contributions[name] for name in names], dtype=np.float64)
     if not np.isfinite(values).all():
         name = names[int(np.flatnonzero(~np.isfinite(values))[0])]
-        raise ValueError(f"the contribution of {name!r} is {contributions[name]}")
+        raise ValueError(f"contribution of {name!r} is not finite: {contributions[name]}")
     return values
 
 
-def riding(names: Sequence[str], free_riders: Collection[str]) -> NDArray[np.bool_]:
+def _free_rider_mask(names: Sequence[str], free_riders: Collection[str]) -> NDArray[np.bool_]:
     return np.array([name in free_riders for name in names], dtype=np.bool_)
 
 
-def positions(chosen: Iterable[int], rounds: Sequence[object]) -> list[int]:
-    chosen = sorted(set(chosen))
-    if chosen and not 0 <= chosen[0] <= chosen[-1] < len(rounds):
-        raise ValueError(f"rounds {chosen[0]} to {chosen[-1]} chosen of {len(rounds)}, which count from 0")
-    return chosen
+def _check_round_indices(indices: Iterable[int], rounds: Sequence[object]) -> list[int]:
+    indices = sorted(set(indices))
+    if indices and not 0 <= indices[0] <= indices[-1] < len(rounds):
+        raise ValueError(
+            f"round_indices must be from 0 to {len(rounds) - 1}: they go from {indices[0]} to {indices[-1]}"
+        )
+    return indices

@@ -4,8 +4,8 @@
 
 McMahan et al., "Communication-efficient learning of deep networks from decentralized data", AISTATS 2017.
 
-The sum is taken block by block, each small enough to stay in the processor's cache while all models are added to it:
-every model is read once from memory and the mean is written once, which is all that has to move.
+The sum is computed block by block. A block stays in the processor's cache while all models are added to it. So each
+model is read once from memory, and the mean is written once.
 """
 
 from __future__ import annotations
@@ -19,97 +19,99 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from celm.models.state import StateDict
+from celm.models.state_dict import StateDict
 
-BLOCK = 1 << 20
-"""Values of a running sum that a thread works on at a time."""
-READ_AHEAD = 1 << 29
-"""Bytes of models that are read at a time, where they are not in memory already; one model at least."""
+BLOCK_VALUES = 1 << 20
+"""Values of the running sum in one block, per thread."""
+READ_AHEAD_BYTES = 1 << 29
+"""Bytes of models that are read at a time if they are not in memory; at least one model is read."""
 
 
 def weighted_mean(states: Sequence[Mapping[str, Tensor]], weights: Sequence[float]) -> StateDict:
-    """The mean of `states`, which fit one another; weights are not negative and need not sum to one.
+    """Return the weighted mean of `states` of one architecture. Weights are at least 0 and need not sum to one.
 
     - Floating tensors are accumulated in the order of the states in their own dtype, half types in float32.
-    - Integer and boolean buffers (BatchNorm's batch counter) have no meaningful mean: they are copied from
-      the state with the greatest weight, the first of equals.
-    - A state of weight zero is not read at all.
-    - `states` may be a sequence that reads a state when it is asked for it, such as `Files`: each is asked for once,
-      in order, and only a few are held at a time. A list is in memory already, and taken as a whole.
+    - Integer and boolean buffers (BatchNorm's batch counter) have no meaningful mean. They are copied from the state
+      with the greatest weight, the first of equals.
+    - A state of weight zero is not read.
+    - `states` may be a sequence that reads a state on access, such as `LazyStateDicts`. Each state is then read once,
+      in order, and only a few are in memory at a time. A list or tuple is processed as one batch.
     """
     if len(states) != len(weights) or not states:
-        raise ValueError(f"{len(states)} states and {len(weights)} weights")
+        raise ValueError(
+            f"states and weights must be equal in number, and at least one: {len(states)} and {len(weights)}"
+        )
     if not all(math.isfinite(weight) and weight >= 0 for weight in weights) or not any(weights):
         raise ValueError(f"weights must be finite, not negative and not all zero: {list(weights)}")
-    # Divided by the greatest first, as the sum of very large weights would overflow.
-    greatest = max(weights)
-    total = math.fsum(weight / greatest for weight in weights)
-    heaviest = list(weights).index(greatest)
-    shares = {i: float(weight) / greatest / total for i, weight in enumerate(weights) if weight}
+    # Divide by the greatest weight first: the sum of very large weights would overflow.
+    max_weight = max(weights)
+    total = math.fsum(weight / max_weight for weight in weights)
+    heaviest_index = list(weights).index(max_weight)
+    shares = {i: float(weight) / max_weight / total for i, weight in enumerate(weights) if weight}
     sums: StateDict = {}
     dtypes: dict[str, torch.dtype] = {}
     with torch.no_grad():
-        for part in parts(states, list(shares)):
-            for name, tensor in next(iter(part.values())).items():
+        for batch in iter_batches(states, list(shares)):
+            for name, tensor in next(iter(batch.values())).items():
                 dtypes.setdefault(name, tensor.dtype)
                 if tensor.is_floating_point() or tensor.is_complex():
-                    tensors = [state[name].detach() for state in part.values()]
-                    sums[name] = added(sums.get(name), tensors, [shares[i] for i in part])
-                elif heaviest in part:
-                    sums[name] = part[heaviest][name].detach().clone()
-    # `dtypes` has the order of the names in the first state that counts.
+                    tensors = [state[name].detach() for state in batch.values()]
+                    sums[name] = _accumulate(sums.get(name), tensors, [shares[i] for i in batch])
+                elif heaviest_index in batch:
+                    sums[name] = batch[heaviest_index][name].detach().clone()
+    # `dtypes` has the names in the order of the first state with a positive weight.
     return {name: sums[name].to(dtype) for name, dtype in dtypes.items()}
 
 
-def parts(
-    states: Sequence[Mapping[str, Tensor]], wanted: Sequence[int]
+def iter_batches(
+    states: Sequence[Mapping[str, Tensor]], indices: Sequence[int]
 ) -> Iterator[dict[int, Mapping[str, Tensor]]]:
-    """The wanted states by their number: all at once from a list, else as many as may be read ahead."""
+    """Yield the states at `indices` by index: all of a list at once, else as many as may be read ahead."""
     if isinstance(states, (list, tuple)):
-        yield {i: states[i] for i in wanted}
+        yield {i: states[i] for i in indices}
         return
-    part: dict[int, Mapping[str, Tensor]] = {}
-    room = READ_AHEAD
-    for i in wanted:
-        part[i] = states[i]
-        size = sum(tensor.nbytes for tensor in part[i].values())
-        room -= size
-        if room < size:
-            yield part
-            part, room = {}, READ_AHEAD
-    if part:
-        yield part
+    batch: dict[int, Mapping[str, Tensor]] = {}
+    bytes_left = READ_AHEAD_BYTES
+    for i in indices:
+        batch[i] = states[i]
+        size = sum(tensor.nbytes for tensor in batch[i].values())
+        bytes_left -= size
+        if bytes_left < size:
+            yield batch
+            batch, bytes_left = {}, READ_AHEAD_BYTES
+    if batch:
+        yield batch
 
 
-def added(total: Tensor | None, tensors: Sequence[Tensor], shares: Sequence[float]) -> Tensor:
-    """`total`, or zero, plus Σ share · tensor: in place, block by block, one tensor after the other in each."""
-    fresh = total is None
+def _accumulate(total: Tensor | None, tensors: Sequence[Tensor], shares: Sequence[float]) -> Tensor:
+    """Return `total`, or zero, plus Σ share · tensor: in place, block by block, in the order of the tensors."""
+    is_new = total is None
     if total is None:
-        total = torch.empty_like(tensors[0], dtype=accumulator(tensors[0].dtype))
-    if not all(one.is_contiguous() for one in (total, *tensors)):
+        total = torch.empty_like(tensors[0], dtype=accumulator_dtype(tensors[0].dtype))
+    if not all(tensor.is_contiguous() for tensor in (total, *tensors)):
         blocks = [(total, *tensors)]
     else:
-        size = BLOCK * torch.get_num_threads()
-        blocks = list(zip(*(torch.split(one.view(-1), size) for one in (total, *tensors)), strict=True))
+        size = BLOCK_VALUES * torch.get_num_threads()
+        blocks = list(zip(*(torch.split(tensor.view(-1), size) for tensor in (total, *tensors)), strict=True))
     for block, *pieces in blocks:
         for i, (piece, share) in enumerate(zip(pieces, shares, strict=True)):
-            same = piece if piece.dtype is total.dtype else piece.to(total.dtype)
-            if fresh and i == 0:
-                torch.mul(same, share, out=block)
+            converted = piece if piece.dtype is total.dtype else piece.to(total.dtype)
+            if is_new and i == 0:
+                torch.mul(converted, share, out=block)
             else:
-                block.add_(same, alpha=share)
+                block.add_(converted, alpha=share)
     return total
 
 
-def accumulator(dtype: torch.dtype) -> torch.dtype:
+def accumulator_dtype(dtype: torch.dtype) -> torch.dtype:
+    """Return the dtype of a running sum of tensors of `dtype`."""
     return dtype if dtype in (torch.float64, torch.complex64, torch.complex128) else torch.float32
 
 
-class Files(Sequence[StateDict]):
-    """Models in safetensors files of one's own, mapped into memory when they are asked for.
+class LazyStateDicts(Sequence[StateDict]):
+    """Models in safetensors files, memory-mapped on access.
 
-    What others may change while it is read must be read into memory first: a mapped file that gets shorter ends the
-    process.
+    No other process may change the files: if a mapped file gets shorter, the operating system kills this process.
     """
 
     def __init__(self, paths: Sequence[Path]) -> None:
@@ -119,8 +121,8 @@ class Files(Sequence[StateDict]):
         return len(self.paths)
 
     @overload
-    def __getitem__(self, which: int) -> StateDict: ...
+    def __getitem__(self, index: int) -> StateDict: ...
     @overload
-    def __getitem__(self, which: slice) -> Files: ...
-    def __getitem__(self, which: int | slice) -> StateDict | Files:
-        return Files(self.paths[which]) if isinstance(which, slice) else load_file(self.paths[which])
+    def __getitem__(self, index: slice) -> LazyStateDicts: ...
+    def __getitem__(self, index: int | slice) -> StateDict | LazyStateDicts:
+        return LazyStateDicts(self.paths[index]) if isinstance(index, slice) else load_file(self.paths[index])

@@ -2,9 +2,9 @@
 
     conv 3x3 -> ReLU -> max-pool 2 -> conv 3x3 -> ReLU -> max-pool 2 -> conv 3x3 -> ReLU -> fc -> ReLU -> fc
 
-No padding, batch-norm or dropout: 3x32x32 is flattened to 64x4x4 = 1024. The same network is `tf_cnn` of the
-authors' later code and `CNNCifar_TF` of CFFL's and RFFL's; PyTorch's default initialisation. A ReLU and a maximum
-commute, values and gradients alike, so the ReLU is taken of the pooled image, which is four times smaller.
+There is no padding, batch-norm or dropout: 3x32x32 is flattened to 64x4x4 = 1024. The authors' later code calls this
+network `tf_cnn`; the code of CFFL and RFFL calls it `CNNCifar_TF`. Initialisation is PyTorch's default. ReLU and
+maximum commute, in values and gradients, so ReLU is applied after pooling, to an image four times smaller.
 """
 
 from __future__ import annotations
@@ -16,30 +16,30 @@ from pydantic import PositiveInt
 from torch import nn
 
 from celm.base.errors import CelmError
-from celm.models.architecture import Architecture
+from celm.models.registry import ModelFactory
 
-SMALLEST = 18
-"""The side that leaves one pixel after the three convolutions and two poolings."""
+_MIN_SIDE = 18
+"""The image side that leaves one pixel after three convolutions and two poolings."""
 
 
 @dataclass(frozen=True)
-class Cnn(Architecture):
-    """Three 3x3 convolutions and two fully connected layers, for images of at least 18x18."""
+class Cnn(ModelFactory):
+    """Three 3x3 convolutions and two dense layers, for images from 18x18 up."""
 
     channels: tuple[PositiveInt, PositiveInt, PositiveInt] = (32, 64, 64)
     """Output channels of the three convolutions."""
     hidden: PositiveInt = 64
-    """Units of the layer before the head."""
+    """Units of the hidden layer before the head."""
 
     def build(self, input_shape: tuple[int, ...], classes: int) -> nn.Module:
-        if len(input_shape) != 3 or min(input_shape[1:]) < SMALLEST:
+        if len(input_shape) != 3 or min(input_shape[1:]) < _MIN_SIDE:
             raise CelmError(
-                f"model 'cnn' needs inputs of at least (channels, {SMALLEST}, {SMALLEST}), not {input_shape}",
+                f"model 'cnn' needs inputs of at least (channels, {_MIN_SIDE}, {_MIN_SIDE}), not {input_shape}",
                 "use model 'mlp'",
             )
         depth, height, width = input_shape
         first, second, third = self.channels
-        flat = third * side_left(height) * side_left(width)
+        flat = third * _output_side(height) * _output_side(width)
         return nn.Sequential(
             OrderedDict(
                 conv1=nn.Conv2d(depth, first, 3),
@@ -58,10 +58,10 @@ class Cnn(Architecture):
         )
 
 
-def side_left(side: int) -> int:
-    """Pixels of a side after the convolutions and poolings.
+def _output_side(side: int) -> int:
+    """Return the pixels of a side after the convolutions and poolings.
 
-    >>> side_left(32), side_left(28), side_left(SMALLEST)
+    >>> _output_side(32), _output_side(28), _output_side(_MIN_SIDE)
     (4, 3, 1)
     """
     return ((side - 2) // 2 - 2) // 2 - 2

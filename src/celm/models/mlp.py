@@ -14,15 +14,15 @@ from dataclasses import dataclass
 from pydantic import PositiveInt
 from torch import nn
 
-from celm.models.architecture import Architecture
+from celm.models.registry import ModelFactory
 
 
 @dataclass(frozen=True)
-class Mlp(Architecture):
-    """Fully connected layers with ReLU; no widths gives a linear model."""
+class Mlp(ModelFactory):
+    """Fully connected layers with ReLU; without widths, a linear model."""
 
     widths: tuple[PositiveInt, ...] = (128, 64)
-    """Hidden units of each layer."""
+    """Units of each hidden layer."""
 
     def build(self, input_shape: tuple[int, ...], classes: int) -> nn.Module:
         layers: OrderedDict[str, nn.Module] = OrderedDict(flatten=nn.Flatten())

@@ -1,7 +1,7 @@
 """Vision transformer, ViT-B/16 by default, from Hugging Face transformers.
 
 Dosovitskiy et al., "An image is worth 16x16 words: transformers for image recognition at scale", ICLR 2021.
-The paper's FedISIC model is `weights = "google/vit-base-patch16-224"` with a fresh head.
+The paper's FedISIC model is `weights = "google/vit-base-patch16-224"` with a new head.
 """
 
 from __future__ import annotations
@@ -15,23 +15,24 @@ from pydantic import PositiveInt
 from torch import Tensor, nn
 
 from celm.base.errors import CelmError
-from celm.models.architecture import Architecture
+from celm.base.text import single_line, truncate
+from celm.models.registry import ModelFactory
 
-# PyTorch has no batching rule for its fused attention, and models are probed many at a time under `vmap`.
-ATTENTION = "eager"
+# The probe runs many models at a time under `vmap`, and PyTorch has no batching rule for fused attention.
+ATTENTION_IMPLEMENTATION = "eager"
 
-OF_CHECKPOINT = {
+_TRANSFORMERS_NAMES = {
     "patch_size": "patch_size",
     "hidden_size": "hidden_size",
     "layers": "num_hidden_layers",
     "heads": "num_attention_heads",
     "intermediate_size": "intermediate_size",
 }
-"""Our settings to transformers' names for them; with `weights`, the checkpoint decides."""
+"""Setting to its name in a configuration of transformers. With `weights`, the checkpoint defines their values."""
 
 
 class VisionTransformer(nn.Module):
-    """Images `[batch, channels, height, width]` to plain logits `[batch, classes]`."""
+    """A classifier of images: `[batch, channels, height, width] -> [batch, classes]` logits."""
 
     def __init__(self, backbone: nn.Module, head: nn.Linear, resize: tuple[int, int] | None) -> None:
         super().__init__()
@@ -48,18 +49,23 @@ class VisionTransformer(nn.Module):
 
 
 @dataclass(frozen=True)
-class Vit(Architecture):
+class Vit(ModelFactory):
     """Vision transformer, ViT-B/16 by default, from random or pretrained weights."""
 
     weights: str | None = None
-    """None: random. A folder or a hub name, such as `google/vit-base-patch16-224`; the head is fresh."""
+    """Pretrained weights: a folder or hub name, as in `google/vit-base-patch16-224`, with a new head. None: random."""
     image_size: PositiveInt | None = None
-    """None: inputs are taken as they are. A side, such as 224: they are resized to it, bilinearly."""
+    """Side to which inputs are resized, bilinearly, such as 224. None: no resizing."""
     patch_size: PositiveInt = 16
+    """Side of a patch in pixels."""
     hidden_size: PositiveInt = 768
+    """Width of the token representations."""
     layers: PositiveInt = 12
+    """Number of transformer layers."""
     heads: PositiveInt = 12
+    """Number of attention heads; divides `hidden_size`."""
     intermediate_size: PositiveInt = 3072
+    """Width of the hidden layer in each feed-forward block."""
 
     def build(self, input_shape: tuple[int, ...], classes: int) -> nn.Module:
         if len(input_shape) != 3:
@@ -70,17 +76,17 @@ class Vit(Architecture):
             import transformers
         except ImportError as error:
             raise CelmError("model 'vit' needs transformers", "pip install 'celm[vit]'") from error
-        with quiet(transformers):
+        with silence_transformers(transformers):
             if self.weights is None:
-                model = self.random(transformers, depth, size, classes)
+                model = self._build_random(transformers, depth, size, classes)
             else:
-                model = self.pretrained(transformers, self.weights, depth, size, classes)
+                model = self._load_pretrained(transformers, self.weights, depth, size, classes)
         return VisionTransformer(model.vit, model.classifier, None if size == tuple(sides) else size).train()
 
-    def random(self, transformers: Any, depth: int, size: tuple[int, int], classes: int) -> Any:
+    def _build_random(self, transformers: Any, depth: int, size: tuple[int, int], classes: int) -> Any:
         if size[0] % self.patch_size or size[1] % self.patch_size:
             raise CelmError(
-                f"model 'vit' cannot cut images of {side(size)} into patches of {self.patch_size}",
+                f"model 'vit' cannot cut images of {_format_size(size)} into patches of {self.patch_size}",
                 "set model.patch_size, or model.image_size to resize the images",
             )
         if self.hidden_size % self.heads:
@@ -88,90 +94,92 @@ class Vit(Architecture):
                 f"setting 'model.heads': {self.heads} does not divide hidden_size {self.hidden_size}"
             )
         config = transformers.ViTConfig(
-            **{theirs: getattr(self, ours) for ours, theirs in OF_CHECKPOINT.items()},
+            **{key: getattr(self, setting) for setting, key in _TRANSFORMERS_NAMES.items()},
             image_size=size,
             num_channels=depth,
             num_labels=classes,
-            attn_implementation=ATTENTION,
+            attn_implementation=ATTENTION_IMPLEMENTATION,
         )
         return transformers.ViTForImageClassification(config)
 
-    def pretrained(
+    def _load_pretrained(
         self, transformers: Any, weights: str, depth: int, size: tuple[int, int], classes: int
     ) -> Any:
         try:
             config = transformers.AutoConfig.from_pretrained(weights)
         except Exception as error:
-            raise CelmError(*self.not_loaded(error)) from error
-        self.check_fits(config, depth, size)
+            raise CelmError(*self._load_error(error)) from error
+        self._check_fits(config, depth, size)
         try:
             model, info = transformers.ViTForImageClassification.from_pretrained(
                 weights,
                 num_labels=classes,
                 ignore_mismatched_sizes=True,
-                attn_implementation=ATTENTION,
-                use_safetensors=True,  # never a pickle
+                attn_implementation=ATTENTION_IMPLEMENTATION,
+                use_safetensors=True,  # never unpickle
                 output_loading_info=True,
             )
         except Exception as error:
-            raise CelmError(*self.not_loaded(error)) from error
-        lost = [name for name in sorted(info["missing_keys"]) if not name.startswith("classifier.")]
-        if lost:
-            raise CelmError(f"model.weights: '{weights}' has no '{lost[0]}' and {len(lost) - 1} others")
+            raise CelmError(*self._load_error(error)) from error
+        missing = [name for name in sorted(info["missing_keys"]) if not name.startswith("classifier.")]
+        if missing:
+            raise CelmError(
+                f"model.weights: '{weights}' lacks {len(missing)} of the model's tensors, first '{missing[0]}'"
+            )
         model = model.float()
-        # Fresh even where the checkpoint happens to have as many classes; initialised as transformers does.
+        # The head is new even if the checkpoint has the same number of classes. Initialise it as transformers does.
         nn.init.normal_(model.classifier.weight, std=config.initializer_range)
         nn.init.zeros_(model.classifier.bias)
         return model
 
-    def check_fits(self, config: Any, depth: int, size: tuple[int, int]) -> None:
+    def _check_fits(self, config: Any, depth: int, size: tuple[int, int]) -> None:
         if config.model_type != "vit":
             raise CelmError(f"model.weights: '{self.weights}' is a '{config.model_type}' model, not a 'vit'")
         for field in fields(self):
-            chosen = getattr(self, field.name)
-            theirs = OF_CHECKPOINT.get(field.name)
-            if theirs is None or field.default is MISSING or chosen == field.default:
+            value = getattr(self, field.name)
+            key = _TRANSFORMERS_NAMES.get(field.name)
+            if key is None or field.default is MISSING or value == field.default:
                 continue
-            actual = getattr(config, theirs)
-            if chosen != actual:
+            actual = getattr(config, key)
+            if value != actual:
                 raise CelmError(
-                    f"setting 'model.{field.name}' is {chosen}, but '{self.weights}' has {actual}",
-                    "leave it out: model.weights decides it",
+                    f"setting 'model.{field.name}' is {value}, but '{self.weights}' has {actual}",
+                    "leave it out: model.weights defines it",
                 )
         if config.num_channels != depth:
             raise CelmError(
                 f"model.weights: '{self.weights}' needs {config.num_channels} channels, not {depth}"
             )
-        theirs = config.image_size
-        needed = (theirs, theirs) if isinstance(theirs, int) else tuple(theirs)
-        if needed != size:
+        side = config.image_size
+        expected = (side, side) if isinstance(side, int) else tuple(side)
+        if expected != size:
             raise CelmError(
-                f"model.weights: '{self.weights}' needs {side(needed)} pixels, not {side(size)}",
-                f"set model.image_size = {needed[0]} to resize them",
+                f"model.weights: '{self.weights}' needs {_format_size(expected)} pixels, not {_format_size(size)}",
+                f"set model.image_size = {expected[0]} to resize them",
             )
 
-    def not_loaded(self, error: Exception) -> tuple[str, str]:
-        reason = " ".join(str(error).split())[:200]
+    def _load_error(self, error: Exception) -> tuple[str, str]:
+        reason = truncate(single_line(str(error)), 200)
         return (
             f"model.weights: cannot load '{self.weights}': {reason}",
-            "a folder with config.json and model.safetensors, or the name of a Hugging Face model",
+            "give a folder with config.json and model.safetensors, or the name of a Hugging Face model",
         )
 
 
-def side(size: tuple[int, ...]) -> str:
+def _format_size(size: tuple[int, ...]) -> str:
     return "x".join(map(str, size))
 
 
 @contextmanager
-def quiet(transformers: Any) -> Iterator[None]:
-    """No report that the head is newly initialised, which is meant, and no bar for reading a file."""
+def silence_transformers(transformers: Any) -> Iterator[None]:
+    """Suppress the progress bar and the report about the new head, which is intended."""
     logging = transformers.utils.logging
-    level, bar = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    level, had_progress_bar = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     try:
         yield
     finally:
         logging.set_verbosity(level)
-        if bar:
+        if had_progress_bar:
             logging.enable_progress_bar()

@@ -1,4 +1,8 @@
-"""Client side: what a client minimises. One method per file."""
+"""Client side: what a client minimises. One method per file.
+
+`objectives` is the registry. `celm.objectives.objective` defines what an objective is; `celm.objectives.local_sgd`
+trains a client with it.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +13,12 @@ from celm.base.registry import Registry
 if TYPE_CHECKING:
     from celm.objectives.objective import AnyObjective
 
+__all__ = ["objectives"]
+
 objectives: Registry[AnyObjective] = Registry(
     "objective",
     {
-        "plain": "celm.objectives.plain:Plain",
+        "plain": "celm.objectives.cross_entropy:Plain",
         "fedprox": "celm.objectives.fedprox:FedProx",
         "moon": "celm.objectives.moon:Moon",
         "fedrs": "celm.objectives.fedrs:FedRs",

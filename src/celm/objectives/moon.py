@@ -1,12 +1,12 @@
-"""MOON: features drawn to those of the global model and away from those of the client's last one.
+"""MOON: features are pulled towards those of the global model and away from those of the client's last model.
 
     CE + μ mean_b -log( e^{cos(z, z_g)/τ} / (e^{cos(z, z_g)/τ} + e^{cos(z, z_p)/τ}) )
 
-z are the features of the model in training, z_g of the delivered one, z_p of the one the client ended its last
-round with, both frozen and in eval mode. A client's first round has no z_p and is cross-entropy alone.
+z are features of the model in training, z_g of the received model, z_p of the client's model at the end of its last
+round. The last two models are frozen and in eval mode. A client's first round has no z_p: its loss is cross-entropy.
 
-Li, He, Song, "Model-contrastive federated learning", CVPR 2021. As there, the head is preceded by a projection
-Linear(d, d) - ReLU - Linear(d, 256), whose outputs are the features; one previous model is kept.
+Li, He, Song, "Model-contrastive federated learning", CVPR 2021. As in the paper, a projection
+Linear(d, d) - ReLU - Linear(d, 256) precedes the head, its outputs are the features, and one previous model is kept.
 """
 
 from __future__ import annotations
@@ -21,81 +21,95 @@ from pydantic import Field, NonNegativeInt
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from celm.method.stacking import logits_of
-from celm.models.anatomy import features, forward_with_features, linear_head, replace_head
-from celm.models.state import state_of
-from celm.objectives.networks import frozen
-from celm.objectives.objective import Objective, Task
+from celm.core.model_stack import extract_logits
+from celm.models.heads import extract_features, forward_with_features, get_linear_head, replace_head
+from celm.models.state_dict import get_state
+from celm.objectives.objective import LocalTask, Objective
+from celm.objectives.training_ops import frozen_copy
 
 
 @dataclass(frozen=True)
-class Previous:
-    """The model a client ended its last round with."""
+class MoonState:
+    """The client's model at the end of its last round."""
 
     model: Mapping[str, Tensor]
 
 
 @dataclass(frozen=True)
-class References:
+class _ReferenceModels:
     """The frozen networks of a round."""
 
-    delivered: nn.Module
-    previous: nn.Module
+    global_model: nn.Module
+    previous_model: nn.Module
 
 
 @dataclass(frozen=True)
-class Moon(Objective[Previous]):
-    """Cross-entropy and a contrast: features like the global model's, unlike the client's last."""
+class Moon(Objective[MoonState]):
+    """Cross-entropy and a contrast of the features with those of two models.
 
-    memory_type: ClassVar[type | None] = Previous
+    Features are pulled towards those of the global model and away from those of the client's last model.
+    """
+
+    client_state_type: ClassVar[type | None] = MoonState
 
     mu: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1.0
-    """μ, the weight of the contrast. The authors' default; best were 5 on CIFAR-10, 1 on CIFAR-100."""
+    """μ, the weight of the contrast; the authors' default. Their best were 5 on CIFAR-10 and 1 on CIFAR-100."""
     temperature: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.5
-    """τ."""
+    """τ, the temperature of the contrast."""
     projection: NonNegativeInt = 256
-    """Outputs of the projection before the head; 0: no projection, the features are what enters the head."""
+    """Outputs of the projection before the head; 0: no projection, the features are the inputs of the head."""
 
     @property
     def keeps_architecture(self) -> bool:
         return not self.projection
 
-    def adapt(self, module: nn.Module, head: str) -> nn.Module:
+    def adapt_model(self, module: nn.Module, head: str) -> nn.Module:
         if not self.projection:
             return module
-        old = linear_head(module, head)
+        old_head = get_linear_head(module, head)
         layers: OrderedDict[str, nn.Module] = OrderedDict(
-            hidden=nn.Linear(old.in_features, old.in_features),
+            hidden=nn.Linear(old_head.in_features, old_head.in_features),
             relu=nn.ReLU(),
-            projection=nn.Linear(old.in_features, self.projection),
-            classifier=nn.Linear(self.projection, old.out_features),
+            projection=nn.Linear(old_head.in_features, self.projection),
+            classifier=nn.Linear(self.projection, old_head.out_features),
         )
-        return replace_head(module, head, nn.Sequential(layers).to(old.weight))
+        return replace_head(module, head, nn.Sequential(layers).to(old_head.weight))
 
-    def begin(self, task: Task[Previous]) -> References | None:
-        if task.memory is None:
+    def start_round(self, task: LocalTask[MoonState]) -> _ReferenceModels | None:
+        if task.client_state is None:
             return None
-        return References(frozen(task.module), frozen(task.module, task.memory.model))
+        return _ReferenceModels(frozen_copy(task.module), frozen_copy(task.module, task.client_state.model))
 
     def loss(
-        self, task: Task[Previous], context: References | None, inputs: Tensor, labels: Tensor
+        self, task: LocalTask[MoonState], context: _ReferenceModels | None, inputs: Tensor, labels: Tensor
     ) -> Tensor:
         if context is None:
-            return F.cross_entropy(logits_of(task.module(inputs)), labels)
-        outputs, own = forward_with_features(task.module, task.head, inputs)
+            return F.cross_entropy(extract_logits(task.module(inputs)), labels)
+        outputs, client_features = forward_with_features(task.module, task.head, inputs)
         with torch.no_grad():
-            towards = features(context.delivered, task.head, inputs)
-            away = features(context.previous, task.head, inputs)
-        loss = F.cross_entropy(logits_of(outputs), labels)
-        return loss + self.mu * contrast(own, towards, away, self.temperature)
+            global_features = extract_features(context.global_model, task.head, inputs)
+            previous_features = extract_features(context.previous_model, task.head, inputs)
+        loss = F.cross_entropy(extract_logits(outputs), labels)
+        return loss + self.mu * contrastive_loss(
+            client_features, global_features, previous_features, self.temperature
+        )
 
-    def remember(self, task: Task[Previous], context: References | None, steps: int) -> Previous:
-        return Previous(state_of(task.module))
+    def next_client_state(
+        self, task: LocalTask[MoonState], context: _ReferenceModels | None, steps: int
+    ) -> MoonState:
+        return MoonState(get_state(task.module))
 
 
-def contrast(own: Tensor, towards: Tensor, away: Tensor, temperature: float) -> Tensor:
-    """The contrastive loss of features `[B, d]`; log 2 where `towards` and `away` are the same."""
-    own = own.flatten(1)
-    similar = [F.cosine_similarity(own, other.flatten(1), dim=1) for other in (towards, away)]
-    logits = torch.stack(similar, dim=1) / temperature
-    return F.cross_entropy(logits, torch.zeros(len(own), dtype=torch.long, device=own.device))
+def contrastive_loss(
+    client_features: Tensor, global_features: Tensor, previous_features: Tensor, temperature: float
+) -> Tensor:
+    """Return the contrastive loss of features `[B, d]`; log 2 if both reference models give the same features."""
+    client_features = client_features.flatten(1)
+    similarities = [
+        F.cosine_similarity(client_features, other.flatten(1), dim=1)
+        for other in (global_features, previous_features)
+    ]
+    logits = torch.stack(similarities, dim=1) / temperature
+    return F.cross_entropy(
+        logits, torch.zeros(len(client_features), dtype=torch.long, device=client_features.device)
+    )

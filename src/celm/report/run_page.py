@@ -1,195 +1,208 @@
-"""The report of a run: what it says, from the run's folder only."""
+"""The report of a run."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sized
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
 from markupsafe import Markup
 
-from celm.report.accuracy_figure import accuracy_figure
-from celm.report.evidence_figure import evidence_figure, shares_figure
-from celm.report.fidelity_figure import fidelity_figure
-from celm.report.inline import inline_svg
-from celm.report.page import counted, percent, render, shown
-from celm.report.per_class_figure import per_class_figure
-from celm.report.probe_figure import drawable, probe_figure
-from celm.report.reading import Told
-from celm.report.repeating import arguments, command_parts
-from celm.report.rounds_figure import rounds_figure
-from celm.report.rounds_told import counted_in, excluded, frozen_after
-from celm.report.sentences import answers, evidence_is, listed
-from celm.report.split_figure import split_figure
-
-Figures = dict[str, Markup]
-FIGURES = (
-    "evidence",
-    "shares",
-    "held",
-    "fidelity",
-    "split",
-    "weights",
-    "scores",
-    "accuracy",
-    "per_class",
-    "probes",
+from celm.metrics.fidelity import fidelity, fidelity_to_uniform
+from celm.report.bar_figures import per_class_figure
+from celm.report.class_map import claims_map
+from celm.report.client_flags import describe_clients, list_flags
+from celm.report.client_summaries import (
+    ClientSummary,
+    describe_evidence,
+    describe_test,
+    join_class_names,
+    summarise_clients,
 )
+from celm.report.contribution_table import (
+    Column,
+    count_column,
+    holding_columns,
+    percent_column,
+    rank_column,
+    score_sources,
+)
+from celm.report.formatting import format_percent, join_percents, pluralise
+from celm.report.line_figures import accuracy_figure
+from celm.report.many_clients import limit_rows, order_rows, outer_clients, percent_decimals
+from celm.report.plain_names import plain_name
+from celm.report.rank_stability import RankStability, rank_stability
+from celm.report.round_history import count_used_rounds, freeze_round, list_exclusions
+from celm.report.shared_figures import draw_distribution, draw_evidence, draw_rounds
+from celm.report.svg import inline_svg
+from celm.report.templating import render_page
+from celm.report.truth_figures import draw_probes, draw_truth
+from celm.report.views import RunView
+
+_MAX_LABEL_CLASSES = 20
+"""Classes in the text alternative of a figure."""
 
 
-def run_page(told: Told, probe_images: bool = False) -> str:
-    result, evidence = told.result, told.evidence
-    exclusions = excluded(told.rounds)
-    left_out = Counter(client for record in told.rounds for client in record.excluded)
-    counting = counted_in((record.clients, record.excluded) for record in told.rounds)
-    probes = probe_grid(told) if probe_images else None
+def run_page(view: RunView, probe_images: bool = False) -> str:
+    """Return the HTML page. `probe_images` adds the inputs at the end of the probes."""
+    result, records, claims = view.result, view.records, view.claims
+    stability = rank_stability(records)
+    summaries = summarise_clients(
+        result.weights,
+        view.evidence,
+        result.classes,
+        claims,
+        Counter(client for record in view.rounds for client in record.excluded),
+        count_used_rounds((record.clients, record.excluded) for record in view.rounds),
+        own_accuracy=result.client_accuracy if result.personal else None,
+        histories=stability.histories,
+    )
+    order = [summary.client for summary in summaries]
+    flags = list_flags(view.rounds)
+    flagged = {flag.client for flag in flags}
+    evidence, counts = order_rows(view.evidence or {}, order), order_rows(result.counts, order)
+    probes = draw_probes(view, order) if probe_images else None
     context = {
-        "title": f"{result.dataset}, {result.split}, {told.experiment.method}",
-        "told": told,
+        "title": f"{plain_name(result.dataset)}, {plain_name(result.split)}, {view.experiment.method}",
+        "run": view,
         "result": result,
-        "method": told.experiment.method,
-        "answers": answers(
-            result.weights,
-            evidence,
-            result.classes,
-            left_out,
-            rounds=counting,
-            own=result.client_accuracy if result.personal else None,
-        ),
-        "evidence_is": evidence_is(told.probing),
-        "unprobed": [client for client in result.weights if client not in (evidence or result.weights)],
-        "heaviest": max(result.weights.values()) or 1.0,
-        "totals": {client: sum(row) for client, row in (evidence or {}).items()},
-        "taking_part": counting,
-        "exclusions": exclusions,
-        "figures": dict.fromkeys(FIGURES) | figures(told) | {"probes": probes},
-        "probe_images": probe_images,
-        "frozen": frozen_after(told.rounds),
-        "worst": worst_class(told),
-        "rare": listed([result.classes[k] for k in result.rare_classes]) if result.rare_classes else None,
-        "command": command_parts(told.experiment),
-        "needs_file": arguments(told.experiment) is None,
-        "settings": told.experiment.to_toml(),
-        "start": told.starts[-1] if told.starts else None,
+        "method": view.experiment.method,
+        "order": order,
+        "outer": outer_clients(result.weights),
+        "weights": result.weights,
+        "sentences": describe_clients(summaries, flags),
+        "flags": flags,
+        "evidence_description": describe_evidence(view.evidence_settings),
+        "test_description": describe_test(claims),
+        "class_map": claims_map(claims, result.classes, order),
+        "stability": stability,
+        "number_rows": [
+            *(score_sources(_measured_by(view)) if view.evidence else []),
+            ("accuracy", "celm", "the model and the test data, which only a simulation has"),
+        ],
+        "columns": _contribution_columns(view, summaries, claims is not None, stability),
+        "all_probed": view.evidence is None or set(result.weights) <= set(view.evidence),
+        "evidence": limit_rows(evidence, len(result.classes)),
+        "num_probed": len(evidence),
+        "counts": limit_rows(counts, len(result.classes)),
+        "exclusions": list_exclusions(view.rounds),
+        "figures": _draw_figures(view, records, evidence)
+        | draw_truth(evidence, counts, result.classes)
+        | {"distribution": draw_distribution(result.weights, flagged), "probes": probes},
+        "fidelity": _describe_fidelity(view),
+        "shows_probes": probe_images,
+        "frozen_from": freeze_round(view.rounds),
+        "weakest_class": _weakest_class(view),
+        "rare_classes": join_class_names([result.classes[k] for k in result.rare_classes])
+        if result.rare_classes
+        else None,
+        "settings": view.experiment.to_toml(),
+        "environment": view.environments[-1] if view.environments else None,
     }
-    return render("run.html", context, images=probes is not None)
+    return render_page("run.html", context, images=probes is not None)
 
 
-def figures(told: Told) -> Figures:
-    """The figures that this run has something for, with what they show in words."""
-    result, records = told.result, told.records
-    classes, made = result.classes, {}
-    evidence = told.evidence
-    counts = {client: [float(n) for n in row] for client, row in result.counts.items()}
-    if evidence and any(map(sum, evidence.values())):
-        size = size_of(evidence, classes)
-        client, k, value = strongest(evidence)
-        peak = f"Strongest: {shown(client, 24)} for class {shown(classes[k], 24)}, {value:.2f}."
-        made["evidence"] = inline_svg(
-            evidence_figure(evidence, classes), "evidence", f"Heatmap of evidence, {size}. {peak}"
-        )
-        made["shares"] = inline_svg(
-            shares_figure(evidence, classes),
-            "shares",
-            f"Heatmap of each client's share of a class's evidence, {size}.",
-        )
-        if counts:
-            made["held"] = inline_svg(
-                evidence_figure(evidence, classes, counts),
-                "held",
-                f"Heatmap of evidence, {size}, with the classes truly held outlined. {agreement(evidence, counts)}",
-            )
-        if any(map(sum, counts.values())):
-            made["fidelity"] = inline_svg(
-                fidelity_figure(counts, evidence, classes),
-                "fidelity",
-                f"True and estimated distribution of samples, {size_of(counts, classes)}, with both marginals.",
-            )
-    if any(map(sum, counts.values())):
-        made["split"] = inline_svg(
-            split_figure(result.counts, classes),
-            "split",
-            f"Bubble plot of samples held, {size_of(counts, classes)}.",
-        )
-    final = ", ".join(f"{shown(c, 24)} {percent(w)}" for c, w in list(result.weights.items())[:12])
-    for of, name in (("standing", "weights"), ("scores", "scores")):
-        if sum(bool(record[of]) for record in records) > 1:
-            made[name] = inline_svg(
-                rounds_figure(records, of),  # type: ignore[arg-type]  # one of the literals, by the line above
-                name,
-                f"Lines of {name} over {counted(len(records), 'round')}, one a client."
-                + (f" At the end: {final}." if name == "weights" else ""),
-            )
-    curves: dict[str, dict[int, list[dict[str, Any]]]] = {"all classes": {result.seed: records}}
-    if result.rare_class_accuracy is not None:
-        rare = [{"round": r["round"], "accuracy": r["rare_class_accuracy"]} for r in records]
-        curves["rare classes"] = {result.seed: rare}
-    if any(record["accuracy"] is not None for record in records):
-        made["accuracy"] = inline_svg(
-            accuracy_figure(curves),
-            "accuracy",
-            f"Accuracy over {counted(len(records), 'round')}, {percent(result.accuracy)} at the end.",
-        )
-    made["per_class"] = inline_svg(
-        per_class_figure({told.experiment.method: result.per_class}, classes, result.rare_classes),
-        "per_class",
-        "Accuracy on each class: "
-        + ", ".join(
-            f"{shown(c, 24)} {percent(a)}" for c, a in list(zip(classes, result.per_class, strict=True))[:20]
-        )
-        + ".",
+def _contribution_columns(
+    view: RunView, summaries: Sequence[ClientSummary], has_claims: bool, stability: RankStability
+) -> list[Column]:
+    result = view.result
+    decimals = percent_decimals(len(result.weights))
+    source = (
+        "the scores of the rounds with a probe, smoothed over the rounds"
+        if result.rule == "celm"
+        else "the updates, as this rule prescribes"
     )
-    return made
-
-
-def probe_grid(told: Told) -> Markup | None:
-    """The probes' pictures; None where nothing was probed or the inputs are no pictures."""
-    inputs = told.run.probe_inputs()
-    classes = told.result.classes
-    if not inputs:
-        return None
-    arrays = {name: tensor.float().numpy() for name, tensor in inputs.items()}
-    if any(len(a) != len(classes) or not drawable(a.shape[1:]) for a in arrays.values()):
-        return None
-    known = {name: arrays[name] for name in told.result.weights if name in arrays} or arrays
-    axes = probe_figure(known, classes, {c: [float(n) for n in row] for c, row in told.result.counts.items()})
-    return inline_svg(
-        axes,
-        "probes",
-        f"Grid of the inputs at which the probes ended, {size_of(known, classes)}; "
-        "classes truly held are outlined.",
-    )
-
-
-def worst_class(told: Told) -> tuple[str, float] | None:
-    """The class with the lowest accuracy, where there is just one."""
-    known = [(a, k) for k, a in enumerate(told.result.per_class) if a is not None]
-    if len(known) < 2:
-        return None
-    least = min(known)
-    alone = sum(a == least[0] for a, _ in known) == 1
-    return (told.result.classes[least[1]], least[0]) if alone else None
-
-
-def size_of(table: Sized, classes: Sized) -> str:
-    return f"{counted(len(table), 'client')} by {counted(len(classes), 'class')}"
-
-
-def strongest(evidence: dict[str, list[float]]) -> tuple[str, int, float]:
-    table = np.array(list(evidence.values()))
-    row, k = np.unravel_index(int(table.argmax()), table.shape)
-    return list(evidence)[int(row)], int(k), float(table[row, k])
-
-
-def agreement(evidence: dict[str, list[float]], counts: dict[str, list[float]]) -> str:
-    """How evidence and truth meet, in numbers."""
-    pairs = [
-        (value > 0, held > 0)
-        for client, row in evidence.items()
-        for value, held in zip(row, counts.get(client, [0.0] * len(row)), strict=True)
+    rounds_used = count_used_rounds((record.clients, record.excluded) for record in view.rounds)
+    clients = [summary.client for summary in summaries]
+    columns = [
+        percent_column(
+            "weight",
+            f"the server, rule {result.rule}",
+            source,
+            dict(result.weights),
+            decimals,
+            has_meter=True,
+        ),
+        *holding_columns(summaries, result.classes, view.evidence, _measured_by(view), has_claims),
     ]
-    truly = sum(held for _, held in pairs)
-    found = sum(seen and held for seen, held in pairs)
-    beyond = sum(seen and not held for seen, held in pairs)
-    return f"Evidence for {found} of the {truly} holdings, and for {beyond} that are none."
+    if stability.histories:
+        columns.append(rank_column(stability))
+    columns.append(
+        count_column(
+            "rounds",
+            "the server",
+            "rounds in which the client's update was used",
+            {client: rounds_used[client] for client in clients},
+        )
+    )
+    if any(summary.rounds_excluded for summary in summaries):
+        counts = {summary.client: summary.rounds_excluded for summary in summaries}
+        source = "updates that were unusable, or that the filter rejected"
+        columns.append(count_column("excluded", "the server", source, counts, dash_for_zero=True))
+    source = "the same models; an observer does not change the run"
+    return columns + [
+        percent_column(f"by {observer}", f"the observer {observer}", source, dict(weights or {}), decimals)
+        for observer, weights in result.observed.items()
+    ]
+
+
+def _measured_by(view: RunView) -> str:
+    return f"the observer {view.evidence_rule}" if view.evidence_rule else "the server"
+
+
+def _draw_figures(
+    view: RunView, records: Sequence[dict[str, Any]], evidence: Mapping[str, Sequence[float]]
+) -> dict[str, Markup | None]:
+    """Draw the figures of the page; None for those for which the run has no data."""
+    result = view.result
+    accuracies = zip(result.classes, result.per_class, strict=True)
+    return draw_evidence(evidence, result.classes) | {
+        "weights": draw_rounds(records, "client_weights", result.weights),
+        "scores": draw_rounds(records, "scores"),
+        "accuracy": _draw_accuracy(view, records),
+        "per_class": inline_svg(
+            per_class_figure({view.experiment.method: result.per_class}, result.classes, result.rare_classes),
+            "per_class",
+            f"Accuracy on each class: {join_percents(accuracies, _MAX_LABEL_CLASSES)}.",
+        ),
+    }
+
+
+def _draw_accuracy(view: RunView, records: Sequence[dict[str, Any]]) -> Markup | None:
+    if all(record["accuracy"] is None for record in records):
+        return None
+    seed = view.result.seed
+    curves = {"all classes": {seed: records}}
+    if view.result.rare_class_accuracy is not None:
+        rare = [{"round": r["round"], "accuracy": r["rare_class_accuracy"]} for r in records]
+        curves["rare classes"] = {seed: rare}
+    return inline_svg(
+        accuracy_figure(curves),
+        "accuracy",
+        f"Accuracy over {pluralise(len(records), 'round')}, {format_percent(view.result.accuracy)} at the end.",
+    )
+
+
+def _describe_fidelity(view: RunView) -> str | None:
+    """Say how far the evidence is from the truth; None if one of them is empty."""
+    counts = {client: [float(count) for count in row] for client, row in view.result.counts.items()}
+    evidence = view.evidence or {}
+    if not evidence or not set(evidence) <= set(counts):
+        return None
+    estimated, uniform = fidelity(counts, evidence), fidelity_to_uniform(counts)
+    if estimated is None or uniform is None:
+        return None
+    return (
+        "Jensen-Shannon distance of the estimated from the true distribution over clients and classes: "
+        f"{estimated.jensen_shannon:.3f}; of a uniform guess: {uniform.jensen_shannon:.3f}. 0 means equal."
+    )
+
+
+def _weakest_class(view: RunView) -> tuple[str, float] | None:
+    """Return the class with the lowest accuracy and that accuracy; None if several classes share it."""
+    tested = [(a, k) for k, a in enumerate(view.result.per_class) if a is not None]
+    if len(tested) < 2:
+        return None
+    lowest, k = min(tested)
+    is_unique = sum(accuracy == lowest for accuracy, _ in tested) == 1
+    return (view.result.classes[k], lowest) if is_unique else None

@@ -1,231 +1,142 @@
-"""The report of a study or a comparison: its tables, the curves of its runs, what failed, and how to repeat it."""
+"""The report of a study or a comparison: its tables, the figures of its runs, failures, and its command."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+import shlex
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 from urllib.parse import quote
 
-import numpy as np
-from markupsafe import Markup
+from celm.records.study_records import TableCell, TableFile
+from celm.report.plain_names import plain_title
+from celm.report.study_panels import make_panel, without_coalitions
+from celm.report.study_settings import RunsByMethod, summarise_settings
+from celm.report.study_view import StudyView
+from celm.report.templating import render_page
+from celm.report.views import RunView
 
-from celm.metrics.free_riders import THRESHOLDS, threshold_curves
-from celm.report.accuracy_figure import accuracy_figure
-from celm.report.fidelity_figure import fidelity_figure
-from celm.report.inline import inline_svg
-from celm.report.page import percent, render, shown
-from celm.report.per_class_figure import per_class_figure
-from celm.report.reading import Told, read_asked, read_grid
-from celm.report.repeating import in_parts
-from celm.report.sensitivity_figure import sensitivity_figure
-from celm.report.study_runs import Methods, find_runs, flat, grouped, varying
-from celm.report.study_settings import study_settings
-from celm.report.study_view import view
-from celm.report.threshold_figure import threshold_figure
+_DISTANCE_METRICS = {f"{name}{rival}" for name in ("jsd", "emd", "hellinger") for rival in ("", "_uniform")}
+_MAX_COLUMNS = 8
+"""A table with more columns is transposed, if that makes it narrower."""
 
-PROBE_GRID = ["probe.lr", "probe.steps"]
-FIGURES = ("curves", "per_class", "grid", "fpr", "tpr", "fidelity")
-DISTANCES = {f"{name}{rival}" for name in ("jsd", "emd", "hellinger") for rival in ("", "_uniform")}
-MOST_DOTS = 8
-"""Methods in the figure of classes."""
+
+def study_page(view: StudyView, page_folder: Path) -> str:
+    """Return the HTML page. `page_folder` is the folder of the page; links to runs start there."""
+    table_file, manifest, runs, rows = view.table, view.manifest, view.runs, view.rows
+    order = [name for cell in table_file.cells for name in (cell.row, cell.column)]
+    columns = {cell.column for cell in table_file.cells}
+    shows_distances = bool(columns) and columns <= _DISTANCE_METRICS
+    methods = {run.experiment.method for run in runs.finished.values()} | {
+        method for runs_by_method in rows.values() for method in runs_by_method
+    }
+    context = {
+        "title": plain_title(table_file.title),
+        "manifest": manifest,
+        "commands": [_command_parts(command) for command in manifest.commands] if manifest else [],
+        "settings": summarise_settings(
+            {row: without_coalitions(runs_by_method) for row, runs_by_method in rows.items()}
+        ),
+        "table": _make_table_view(table_file, methods),
+        "times": _make_table_view(view.times, methods) if view.times and view.times.cells else None,
+        "has_ranks": any(cell.place for cell in table_file.cells),
+        "has_paper_values": any(cell.paper_mean is not None for cell in table_file.cells),
+        "has_deviations": any(cell.count > 1 for cell in table_file.cells),
+        "has_gaps": any(cell.mean is None for cell in table_file.cells),
+        "all_percent": all(cell.percent for cell in table_file.filled_cells),
+        "lower_is_better": {cell.low for cell in table_file.filled_cells},
+        "panels": [
+            make_panel(
+                number, row, _sort_like_table(runs_by_method, order), shows_distances or len(rows) == 1
+            )
+            for number, (row, runs_by_method) in enumerate(rows.items(), 1)
+        ],
+        "links": {
+            runs.finished[folder].path: _relative_link(report, page_folder)
+            for folder, report in view.run_reports.items()
+        },
+        "folders": {run.path: folder for folder, run in runs.finished.items()},
+        "runs": runs,
+    }
+    return render_page("study.html", context)
+
+
+def _command_parts(arguments: Sequence[str]) -> list[str]:
+    """Quote a command for the shell; each part is an option with its value.
+
+    >>> _command_parts(["celm", "study", "main", "--only", "split=pls seed=42"])
+    ['celm study main', "--only 'split=pls seed=42'"]
+    """
+    head = list(takewhile(lambda argument: not argument.startswith("--"), arguments))
+    pairs = [arguments[i : i + 2] for i in range(len(head), len(arguments), 2)]
+    return [shlex.join(part) for part in (head, *pairs)]
+
+
+def _sort_like_table(methods: RunsByMethod, order: Sequence[str]) -> dict[str, Sequence[RunView]]:
+    """Sort methods as in the table, so that a method has the same colour in all figures."""
+    ranks = {name: number for number, name in reversed(list(enumerate(order)))}
+    return dict(sorted(methods.items(), key=lambda item: ranks.get(item[0], len(order))))
+
+
+def _relative_link(report: Path, page_folder: Path) -> str:
+    return quote(Path(os.path.relpath(report, page_folder)).as_posix())
 
 
 @dataclass(frozen=True)
-class Panel:
-    """The runs of one row."""
+class _TableView:
+    """A table as the page shows it."""
 
-    name: str
-    anchor: str
-    runs: Methods
-    figures: Mapping[str, Markup | None]
-
-    @property
-    def several(self) -> bool:
-        """Whether there is a method with more than one seed."""
-        return any(len(runs) > 1 for runs in self.runs.values())
-
-
-def study_page(path: Path, home: Path) -> str:
-    """`home` is the folder that the page will be in; links to runs start there."""
-    grid, asked = read_grid(path / "table.json"), read_asked(path / "study.json")
-    times = read_grid(path / "times.json") if (path / "times.json").is_file() else None
-    runs = find_runs(path, asked)
-    groups = grouped(runs.finished, asked)
-    order = [name for cell in grid.cells for name in (cell.row, cell.column)]
-    distances = bool(grid.cells) and {cell.column for cell in grid.cells} <= DISTANCES
-    panels = [
-        panel(number, name, in_table_order(methods, order), distances)
-        for number, (name, methods) in enumerate(groups.items(), 1)
-    ]
-    methods = {told.experiment.method for told in runs.finished.values()} | {
-        method for row in groups.values() for method in row
-    }
-    table = view(grid, methods)
-    context = {
-        "title": grid.title,
-        "asked": asked,
-        "commands": [in_parts(command) for command in asked.commands] if asked else [],
-        "settings": study_settings({name: whole(methods) for name, methods in groups.items()}),
-        "table": table,
-        "marked": any(cell.place for cell in grid.cells),
-        "times": view(times, methods) if times and times.cells else None,
-        "paper": any(cell.paper_mean is not None for cell in grid.cells),
-        "percent": all(cell.percent for cell in grid.filled),
-        "low": {cell.low for cell in grid.filled},
-        "spread": any(cell.count > 1 for cell in grid.cells),
-        "gaps": any(cell.mean is None for cell in grid.cells),
-        "panels": panels,
-        "links": {told.path: link(told.path, home) for told in runs.finished.values()},
-        "places": {told.path: place for place, told in runs.finished.items()},
-        "runs": runs,
-    }
-    return render("study.html", context)
+    heading: str
+    """Heading of the first column."""
+    rows: Sequence[str]
+    columns: Sequence[str]
+    cells: Mapping[tuple[str, str], TableCell]
+    averaged_over: str
+    """Noun in the plural, such as seeds."""
+    line_notes: Mapping[str, str]
+    """Row or column to its note: percent, or lower is better; empty if the whole table is of that kind."""
 
 
-def in_table_order(methods: Methods, order: Sequence[str]) -> dict[str, Sequence[Told]]:
-    """Methods as the table has them, so that a method has one colour throughout."""
-    places = {name: number for number, name in reversed(list(enumerate(order)))}
-    return dict(sorted(methods.items(), key=lambda item: places.get(item[0], len(order))))
-
-
-def whole(methods: Methods) -> Methods:
-    """Without runs of some clients alone, which are there to find the truth about all and would hide the methods."""
-    found = {
-        name: [told for told in runs if told.experiment.run.clients is None] for name, runs in methods.items()
-    }
-    return {name: runs for name, runs in found.items() if runs} or methods
-
-
-def panel(number: int, name: str, runs: Methods, distances: bool) -> Panel:
-    methods = whole(runs)
-    made: dict[str, Markup] = {}
-    grid = probe_settings(methods)
-    if grid is not None:
-        ends = " to ".join(
-            f"{percent(grid[at], 2)} ({at[0]} steps of {at[1]:g})"
-            for at in (min(grid, key=grid.__getitem__), max(grid, key=grid.__getitem__))
-        )
-        made["grid"] = inline_svg(
-            sensitivity_figure(grid),
-            f"grid{number}",
-            f"Heatmap of accuracy over the probe's steps and rate: from {ends}.",
-        )
-    else:
-        made |= accuracy_figures(number, name, methods)
-    made |= rates_figures(number, methods)
-    if distances and (drawn := fidelity_panel(number, methods)):
-        made["fidelity"] = drawn
-    return Panel(name, f"panel-{number}", runs, dict.fromkeys(FIGURES) | made)
-
-
-def accuracy_figures(number: int, name: str, methods: Methods) -> dict[str, Markup]:
-    made = {}
-    curves = {method: dict(enumerate(told.records for told in runs)) for method, runs in methods.items()}
-    ends = "; ".join(
-        f"{shown(method)} {percent(float(np.mean([told.result.accuracy for told in runs])))}"
-        for method, runs in list(methods.items())[:12]
+def _make_table_view(table_file: TableFile, methods: Iterable[str]) -> _TableView:
+    """Arrange the cells in rows and columns. A table with too many columns is transposed."""
+    rows = list(dict.fromkeys(cell.row for cell in table_file.cells))
+    columns = list(dict.fromkeys(cell.column for cell in table_file.cells))
+    cells = {(cell.row, cell.column): cell for cell in table_file.cells}
+    transposed = len(columns) > max(_MAX_COLUMNS, len(rows))
+    if transposed:
+        rows, columns = columns, rows
+        cells = {(column, row): cell for (row, column), cell in cells.items()}
+    rows_are_methods = set(rows) <= set(methods) or (transposed and table_file.compete == "columns")
+    return _TableView(
+        "method" if rows_are_methods else "row",
+        rows,
+        columns,
+        cells,
+        table_file.over,
+        _make_line_notes(table_file),
     )
-    if any(
-        r["accuracy"] is not None for runs in curves.values() for records in runs.values() for r in records
-    ):
-        made["curves"] = inline_svg(
-            accuracy_figure(curves), f"curves{number}", f"Accuracy over the rounds. At the end: {ends}."
-        )
-    classes = {tuple(told.result.classes) for runs in methods.values() for told in runs}
-    if len(methods) <= MOST_DOTS and len(classes) == 1:
-        means = by_class(methods)
-        first = next(told.result for runs in methods.values() for told in runs)
-        made["per_class"] = inline_svg(
-            per_class_figure(means, first.classes, first.rare_classes),
-            f"classes{number}",
-            f"Accuracy on each class, a dot a method, for {name}. Lowest: {lowest(means, first.classes)}.",
-        )
-    return made
 
 
-def by_class(methods: Methods) -> dict[str, list[float | None]]:
-    """Mean over seeds of the accuracy on each class."""
-    means: dict[str, list[float | None]] = {}
-    for method, runs in methods.items():
-        rows = [told.result.per_class for told in runs]
-        columns = [[v for v in column if v is not None] for column in zip(*rows, strict=True)]
-        means[method] = [sum(column) / len(column) if column else None for column in columns]
-    return means
-
-
-def lowest(means: Mapping[str, Sequence[float | None]], classes: Sequence[str]) -> str:
-    """Of each method the class that it does worst on."""
-    told = []
-    for method, row in means.items():
-        known = [(accuracy, k) for k, accuracy in enumerate(row) if accuracy is not None]
-        if known:
-            accuracy, k = min(known)
-            told.append(f"{shown(method)} {percent(accuracy)} on {shown(classes[k], 24)}")
-    return "; ".join(told)
-
-
-def rates_figures(number: int, methods: Methods) -> dict[str, Markup]:
-    """Over the thresholds, how many honest clients and how many free-riders are flagged, where there are any."""
-    rates: dict[str, dict[str, list[float]]] = {"fpr": {}, "tpr": {}}
-    for method, runs in methods.items():
-        curves = [
-            threshold_curves([r.standing for r in told.rounds if r.standing], told.result.free_riders)
-            for told in runs
-            if told.result.free_riders
-        ]
-        for position, rate in enumerate(rates.values()):
-            if found := [curve for pair in curves if (curve := pair[position]) is not None]:
-                rate[method] = np.mean(found, axis=0).tolist()
-    said = {
-        "fpr": ("false-positive rate", "Part of the honest clients that are flagged"),
-        "tpr": ("true-positive rate", "Part of the free-riders that are flagged"),
+def _make_line_notes(table_file: TableFile) -> dict[str, str]:
+    """Return the note of each row and column."""
+    lines: dict[str, list[TableCell]] = {
+        name: [] for cell in table_file.cells for name in (cell.row, cell.column)
     }
-    return {
-        name: inline_svg(
-            threshold_figure(THRESHOLDS, rate, up=said[name][0]),
-            f"{name}{number}",
-            f"{said[name][1]}, over the threshold on z-scores, a line a method. Mean over thresholds: {means(rate)}.",
-        )
-        for name, rate in rates.items()
-        if rate
-    }
+    for cell in table_file.filled_cells:
+        for name in (cell.row, cell.column):
+            lines[name].append(cell)
+    notes = {}
+    for name, line in lines.items():
+        unit = ", %" if _is_distinct_kind(line, table_file.filled_cells, lambda cell: cell.percent) else ""
+        is_low = _is_distinct_kind(line, table_file.filled_cells, lambda cell: cell.low)
+        notes[name] = unit + (" ↓" if is_low else "")
+    return notes
 
 
-def means(curves: Mapping[str, Sequence[float]]) -> str:
-    return "; ".join(f"{shown(method)} {np.mean(curve):.2f}" for method, curve in list(curves.items())[:12])
-
-
-def fidelity_panel(number: int, methods: Methods) -> Markup | None:
-    """What the first run with evidence estimates, beside the truth."""
-    for told in (told for runs in methods.values() for told in runs):
-        result = told.result
-        evidence = result.evidence or {}
-        if any(map(sum, evidence.values())) and any(map(sum, result.counts.values())):
-            return inline_svg(
-                fidelity_figure(result.counts, evidence, result.classes),
-                f"fidelity{number}",
-                f"True and estimated distribution of samples, with both marginals, seed {result.seed}.",
-            )
-    return None
-
-
-def probe_settings(methods: Methods) -> dict[tuple[int, float], float] | None:
-    """Mean accuracy by (steps, rate) where the runs are a full grid of nothing else; None where not."""
-    members = [told for runs in methods.values() for told in runs]
-    if varying([flat(told) for told in members]) != PROBE_GRID:
-        return None
-    values: dict[tuple[int, float], list[float]] = {}
-    for told in members:
-        probe = told.experiment.probe
-        values.setdefault((probe.steps, probe.lr), []).append(told.result.accuracy)
-    full = len(values) == len({s for s, _ in values}) * len({r for _, r in values})
-    return {key: sum(row) / len(row) for key, row in values.items()} if full else None
-
-
-def link(run: Path, home: Path) -> str | None:
-    """Where the run's own report is, seen from the page; None where it has none yet."""
-    if not (run / "report.html").is_file():
-        return None
-    return quote(Path(os.path.relpath(run / "report.html", home)).as_posix())
+def _is_distinct_kind(
+    line: Sequence[TableCell], cells: Sequence[TableCell], is_kind: Callable[[TableCell], bool | None]
+) -> bool:
+    """Return whether all cells of the line, but not all cells of the table, are of a kind."""
+    return bool(line) and all(map(is_kind, line)) and not all(map(is_kind, cells))

@@ -1,4 +1,4 @@
-"""One look for all figures, applied locally: nothing of matplotlib's global state is left changed."""
+"""Style all figures alike, without changing matplotlib's global state."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from matplotlib.rcsetup import cycler
 from celm.base.errors import CelmError
 from celm.base.files import write_bytes
 
-# Okabe and Ito's colours, told apart by colour-blind people too; the pale yellow last.
+# Okabe and Ito's palette, which colour-blind readers can distinguish; the pale yellow comes last.
 PALETTE = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#000000", "#F0E442")
 INK = "#22262B"
 MUTED = "#6B7280"
 LINE = "#E3E6EA"
 
-FALLBACKS = (
+FALLBACK_FONTS = (
     "Noto Sans CJK SC",
     "Noto Sans CJK JP",
     "Noto Sans SC",
@@ -46,9 +46,9 @@ FALLBACKS = (
     "Apple SD Gothic Neo",
     "Arial Unicode MS",
 )
-"""For letters that DejaVu Sans lacks, those of these fonts that are installed."""
+"""Fonts for letters that DejaVu Sans lacks; only installed ones are used."""
 
-LOOK: Any = {
+_RC_PARAMS: Any = {
     "font.size": 8.5,
     "text.color": INK,
     "text.usetex": False,
@@ -73,8 +73,8 @@ LOOK: Any = {
     "svg.hashsalt": "celm",  # equal figures give equal bytes
 }
 
-# No times or versions in the files: equal figures give equal bytes.
-METADATA: dict[str, dict[str, Any]] = {
+# Files contain no times or versions, so equal figures give equal bytes.
+FILE_METADATA: dict[str, dict[str, Any]] = {
     "png": {"Software": None},
     "svg": {"Date": None, "Creator": None},
     "pdf": {"CreationDate": None, "Creator": None, "Producer": None},
@@ -82,50 +82,39 @@ METADATA: dict[str, dict[str, Any]] = {
 
 
 @contextmanager
-def look() -> Iterator[None]:
-    """Matplotlib's defaults with celm's look, whatever the user's own settings, until the block ends."""
+def figure_style() -> Iterator[None]:
+    """Use matplotlib's defaults with celm's style inside the block, and restore the user's settings after it."""
     with mpl.rc_context(), warnings.catch_warnings():
-        # A letter that no font has (a client may have any name) is drawn as a box: nothing to warn of.
+        # A client may have any name. A letter that no font has is drawn as a box, without a warning.
         warnings.filterwarnings("ignore", message=r"Glyph .* missing from font")
         mpl.rcdefaults()
-        mpl.rcParams.update(LOOK)
-        mpl.rcParams["font.family"] = families()
+        mpl.rcParams.update(_RC_PARAMS)
+        mpl.rcParams["font.family"] = font_families()
         yield
 
 
 @cache
-def families() -> list[str]:
-    """DejaVu Sans first, which comes with matplotlib: what it can write looks the same on every machine."""
+def font_families() -> list[str]:
+    """Return the fonts in order. DejaVu Sans comes with matplotlib, so its letters look the same everywhere."""
     installed = set(font_manager.get_font_names())
-    return ["DejaVu Sans", *(name for name in FALLBACKS if name in installed)]
+    return ["DejaVu Sans", *(name for name in FALLBACK_FONTS if name in installed)]
 
 
-def plain(text: str, longest: int = 24) -> str:
-    """A name as one short line of visible characters.
-
-    >>> plain("ward\\n7")
-    'ward 7'
-    >>> plain("a" * 30, longest=5)
-    'aaaa…'
-    """
-    line = " ".join("".join(c if c.isprintable() else " " for c in text).split())
-    return line if len(line) <= longest else line[: longest - 1] + "…"
-
-
-def figure_of(axes: Axes) -> Figure:
+def root_figure(axes: Axes) -> Figure:
+    """Return the figure that contains `axes`."""
     figure = axes.get_figure(root=True)
     if not isinstance(figure, Figure):
-        raise TypeError("the axes belong to no figure")
+        raise TypeError("the axes do not belong to a figure")
     return figure
 
 
 def save_figure(axes: Axes, path: Path | str) -> None:
-    """Save the figure of `axes` as PNG, SVG or PDF, by the suffix, wholly or not at all."""
+    """Write the figure of `axes` atomically, as PNG, SVG or PDF by the suffix."""
     path = Path(path)
-    kind = path.suffix.lower().removeprefix(".")
-    if kind not in METADATA:
-        raise CelmError(f"cannot save the figure as {path}", "the name must end in .png, .svg or .pdf")
+    file_format = path.suffix.lower().removeprefix(".")
+    if file_format not in FILE_METADATA:
+        raise CelmError(f"cannot save the figure: {path}", "use a name that ends in .png, .svg or .pdf")
     content = io.BytesIO()
-    with look():
-        figure_of(axes).savefig(content, format=kind, metadata=METADATA[kind])
+    with figure_style():
+        root_figure(axes).savefig(content, format=file_format, metadata=FILE_METADATA[file_format])
     write_bytes(path, content.getvalue())

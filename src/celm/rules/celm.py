@@ -1,18 +1,23 @@
-"""CELM: contribution from logit maximization, Algorithm 1 of the paper.
+"""CELM: class-wise contribution estimation via logit maximization, Algorithm 1 of the paper.
 
-    during the first T_w rounds:  u_i, u_g = probe(w_i), probe(w_g(t-1))        Eq. 4-7   celm.method.probe
-                                  Q = max(0, u - b), class shares, c̄            Eq. 8-12  celm.method.evidence
-                                  c(t) = β c(t-1) + (1 - β) c̄                   Eq. 13    celm.method.weights
-    afterwards:                   c(t) = c(T_w)                                 Eq. 14
-    always:                       w_g(t) = Σ_i c_i(t) w_i
+    warm-up, t <= T_w:   u_i, u_g = probe(w_i), probe(w_g(t-1))        Eq. 4-7    celm.core.probe
+                         Q = max(0, u - b), class shares, scores c̄     Eq. 8-12   celm.core.evidence
+                         c(t) = β c(t-1) + (1 - β) c̄                   Eq. 13     celm.core.weights
+    afterwards:          c(t) = c(T_w)                                 Eq. 14
+    always:              w_g(t) = Σ_i c_i(t) w_i
 
-Probes start from Gaussian noise, then from where the last round's probe of the same model ended. While it
-warms up, clients keep their own heads. c(0) is equal for all. With calibrated evidence, a client that does not work
-has none (celm.method.movement); in the first round that scores a client β = 0 for it, so that it does not keep a part
-of c(0); and weights are multiplied by the part of the rounds it was asked in that it answered with something usable,
-so that silence is no way to keep them. With `reprobe`, clients are looked at again after the freeze, and one that has
-stopped working has no weight until it works again; the weights of the others keep their proportions. With `settle`,
-T_w is the most: the warm-up ends once a round moves no weight by more than that.
+c(0) is equal for all clients. A probe starts from Gaussian noise, in later rounds from the final inputs of the last
+probe of the same model. During the warm-up, clients keep their own classifier heads.
+
+Extensions, each a part in celm.rules.celm_parts; the defaults are the paper's:
+
+- With calibrated or head evidence an idle client has no evidence (celm.core.idle_detection). In the first round that
+  scores a client, β = 0 for it. Weights are scaled by the client's response rate, so a client cannot keep weight by
+  staying silent.
+- With head evidence the change of each client's last layer replaces the probe of its model (celm.core.head_evidence).
+- With `idle_check`, clients are re-checked after the warm-up. An idle client has weight 0 until it trains again.
+- With `warmup_tolerance`, the warm-up ends before T_w once no weight changes by more than that in a round.
+- With `probe.tolerance` a probe takes fewer steps, with `probe.classes` it covers a sample of the classes.
 
 Reference: Ukaye, Tastan, Abdu-Aguye & Nandakumar, Class-wise Contribution Estimation via Logit Maximization for
 Federated Learning, ECCV. Equations are numbered as there.
@@ -20,268 +25,300 @@ Federated Learning, ECCV. Equations are numbered as there.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, ClassVar, Literal
 
-import torch
 from pydantic import Field
 from torch import Tensor
 
 from celm.base.errors import CelmError
-from celm.base.names import in_order
-from celm.method.calibration import calibrated_evidence
-from celm.method.cheaper import refined, sampled_classes, sampling_errors
-from celm.method.evidence import bias, evidence, scores, unreadable
-from celm.method.movement import idle
-from celm.method.probe import Probe
-from celm.method.weights import Weights, normalised, warmup_rounds
-from celm.models.state import StateDict
-from celm.rules.exchange import Round
-from celm.rules.probing import GLOBAL, begin, ended, probe_global, probe_of_round, put
-from celm.rules.rule import Facts, Rule, Weighing
-from celm.rules.work import moves, named, stopped, told
+from celm.core.evidence import bias, nonfinite_clients, scores
+from celm.core.evidence_models import CalibratedEvidence, ClaimedEvidence, EvidenceModel, PaperEvidence
+from celm.core.probe_schedules import make_schedule
+from celm.core.weights import ClientWeights, normalise_weights, warmup_rounds
+from celm.rules.celm_parts.attendance import Attendance
+from celm.rules.celm_parts.class_sampler import make_class_sampler
+from celm.rules.celm_parts.head_probe import HeadProbe
+from celm.rules.celm_parts.idle import (
+    GLOBAL_HISTORY,
+    IdleMonitor,
+    IdleReport,
+    IdleState,
+    MovementMonitor,
+    NoMonitor,
+    select_names,
+)
+from celm.rules.celm_parts.idle_check import IdleCheck, exclude_idle, parse_idle_check, recheck
+from celm.rules.celm_parts.round_probe import ProbeState, RoundProbe, RoundProbeResult
+from celm.rules.celm_parts.warmup import Warmup, WarmupState, make_warmup
+from celm.rules.messages import RoundData
+from celm.rules.rule import Rule, ServerContext, WeightingResult
+
+_MIN_CONVERGED = 3
+"""The smallest number of warm-up rounds with `warmup_tolerance`, unless `min_warmup` is set."""
 
 
 @dataclass(frozen=True)
-class Evidence:
-    """What CELM remembers: weights, and the inputs `[K, *shape]` at which the last probe of each model ended."""
+class CelmState:
+    """The state of CELM between rounds, one field per part."""
 
-    weights: Weights = field(default_factory=Weights)
-    inputs: Mapping[str, Tensor] = field(default_factory=dict)
-    global_inputs: Tensor | None = None
-    idle: tuple[str, ...] = ()
-    """Who had stopped working when last looked at."""
-    past: tuple[StateDict, ...] = ()
-    """The first global model and the last ones, where clients are asked whether they work."""
-    asked: Mapping[str, int] = field(default_factory=dict)
-    """With calibrated evidence: in how many rounds of the warm-up each client was asked."""
-    answered: Mapping[str, int] = field(default_factory=dict)
-    """In how many of them it sent something usable."""
-    ended: int | None = None
-    """The round in which the weights had settled, before the warm-up was over."""
-    evidence: Mapping[str, Tensor] = field(default_factory=dict)
-    """Where not all classes are probed in a round: the evidence of each when last seen, 0 where it never was."""
+    weights: ClientWeights = field(default_factory=ClientWeights)
+    probe: ProbeState = field(default_factory=ProbeState)
+    warmup: WarmupState = field(default_factory=WarmupState)
+    idle: IdleState = field(default_factory=IdleState)
+    attendance: Attendance | None = None
+    """Requests and replies of each client; None with the paper's evidence or after the warm-up."""
+    contributions: ClientWeights | None = None
+    """After a warm-up, unless evidence is the paper's: the weights before scaling by response rates; 0 for a client
+    that did not reply in any round of the warm-up."""
+    reported: CelmState | None = None
+    """The state of the estimate that `scores_from` names."""
 
-    def last(self) -> dict[str, Tensor | None]:
-        """Where the last probe of each model ended."""
-        return {GLOBAL: self.global_inputs, **self.inputs}
-
-    def attended(self) -> Weights:
-        """The weights, less what silence costs."""
-        return self.weights.attended(self.asked, self.answered)
+    @property
+    def effective_weights(self) -> ClientWeights:
+        """The weights, scaled by response rates if attendance is recorded."""
+        return self.weights if self.attendance is None else self.attendance.apply(self.weights)
 
 
 @dataclass(frozen=True)
-class Celm(Rule[Evidence]):
-    """Class-wise contribution by logit maximization (the paper's method)."""
+class _CelmParts:
+    """The settings of the rule as objects."""
 
-    state_type: ClassVar[type] = Evidence
+    warmup: Warmup
+    probe: RoundProbe | HeadProbe
+    evidence: EvidenceModel
+    monitor: IdleMonitor
+    idle_check: IdleCheck
+
+
+@dataclass(frozen=True)
+class Celm(Rule[CelmState]):
+    """Class-wise contribution by logit maximization; the paper's rule."""
+
+    state_type: ClassVar[type] = CelmState
 
     warmup: Annotated[int, Field(ge=1)] | None = None
-    """T_w, the rounds that are probed; by default `fraction` of all, at least one."""
-    fraction: Annotated[float, Field(gt=0, le=1)] = 0.05
-    """T_w / T, where `warmup` does not say."""
-    settle: Annotated[float, Field(gt=0, lt=1)] | None = None
-    """Ends the warm-up before T_w, after the first round from `least` on in which no weight moves by more than this."""
-    least: Annotated[int, Field(ge=1)] = 3
-    """The rounds that are probed at least, with `settle`."""
+    """T_w, the number of warm-up rounds. Only these are probed. By default `warmup_fraction` of all, at least one."""
+    warmup_fraction: Annotated[float, Field(gt=0, le=1)] = 0.05
+    """T_w / T, if `warmup` is not set."""
+    warmup_tolerance: Annotated[float, Field(gt=0, lt=1)] | None = None
+    """Largest change of a weight at which the warm-up ends before T_w, from round `min_warmup` on."""
+    min_warmup: Annotated[int, Field(ge=1)] | None = None
+    """The smallest number of warm-up rounds that `warmup_fraction` and `warmup_tolerance` may give.
+    By default one, and three with `warmup_tolerance`. An explicit `warmup` takes precedence."""
     beta: Annotated[float, Field(ge=0, lt=1)] = 0.5
     """Smoothing factor of the weights."""
     debias: bool = True
-    """Whether the global model's level is taken off; without it evidence is max(0, u)."""
+    """Whether evidence is relative to the global model's level, max(0, u - b); otherwise it is max(0, u)."""
     share_by: Literal["class", "all"] = "class"
-    """Shares of each class, averaged, or one share of all evidence."""
-    evidence: Literal["paper", "calibrated"] = "paper"
-    """The paper's, or one that scaling a model cannot raise (celm.method.calibration), where `debias` has no part."""
-    remember: Annotated[int, Field(ge=2)] = 5
-    """How many global models are kept, the first and the last ones, with calibrated evidence or `reprobe`: to move as
-    they did is no work."""
+    """`class`: mean of a client's shares of each class; `all`: its share of all evidence."""
+    evidence: Literal["paper", "calibrated", "head"] = "paper"
+    """`paper`: Eq. 8-9. `calibrated`: scaling a model cannot raise it (celm.core.calibration). `head`: from the change
+    of the last layer, without a probe of clients (celm.core.head_evidence). The last two ignore `debias`."""
+    scores_from: Literal["paper", "calibrated", "head"] | None = None
+    """The evidence of the scores and contributions that are reported, beside that of the weights. By default the same.
+    Then two estimates are made of each warm-up round."""
+    agreement: Annotated[float, Field(gt=0)] | None = None
+    """γ: also report, in the diagnostics, the scores that head evidence gives if claims are lowered by their
+    disagreement with those of other clients to this power, such as 2. Weights and scores stay without it."""
+    global_history: Annotated[int, Field(ge=2)] = GLOBAL_HISTORY
+    """With `calibrated`, `head` or `idle_check`: how many global models are kept, the first and the last ones.
+    Repeating an earlier global update does not count as training."""
     warm_start: bool = True
-    """Whether a probe begins where the last one of the same model ended, or from noise again."""
+    """Whether a probe starts from the final inputs of the last probe of the same model; otherwise from noise."""
 
-    reprobe: Annotated[str, Field(pattern=r"^(never|every:[1-9]\d{0,5}|on-drift)$")] = "never"
-    """When to look again at who still works: `every:10` rounds after the freeze, with a fresh probe of the global
-    model; `on-drift` in every round with the last probe, and with a fresh one where somebody seems to have stopped."""
+    idle_check: Annotated[str, Field(pattern=r"^(never|every:[1-9]\d{0,5}|on-drift)$")] = "never"
+    """When to re-check after the warm-up which clients still train. `every:10`: every 10 rounds, with a new probe of
+    the global model. `on-drift`: every round with the last probe, then with a new one if a client is idle."""
 
-    def local_heads(self, rounds: int) -> int:
-        return self.warmup or warmup_rounds(rounds, self.fraction)
+    def local_head_rounds(self, rounds: int) -> int:
+        return self.warmup or min(rounds, warmup_rounds(rounds, self.warmup_fraction, self.min_warmup or 1))
 
-    def settled(self, state: Evidence) -> bool:
-        return state.ended is not None
+    def warmup_over(self, state: CelmState) -> bool:
+        return state.warmup.ended_at is not None
 
-    def settles(self, number: int, before: Weights, after: Weights) -> bool:
-        """Whether a round moved no weight by more than `settle`."""
-        if self.settle is None or number < self.least:
-            return False
-        known = before.knowing(list(after.of))
-        return max(abs(weight - known.of[name]) for name, weight in after.of.items()) <= self.settle
-
-    def init(self, federation: Facts) -> Evidence:
-        if self.evidence == "calibrated" and federation.probe.classes is not None:
+    def init(self, context: ServerContext) -> CelmState:
+        if self._extends_paper and context.probe.classes is not None:
             raise CelmError(
-                "probe.classes: calibrated evidence compares all classes of a client", "leave one of the two"
+                f"probe.classes: {self.evidence} evidence compares all classes of a client",
+                "remove probe.classes, or use the paper's evidence",
             )
-        return Evidence(Weights().knowing(federation.clients))
+        if self.agreement is not None and "head" not in (self.evidence, self.scores_from):
+            raise CelmError(
+                "rule.agreement: only head evidence measures agreement",
+                "set rule.evidence=head or rule.scores_from=head",
+            )
+        weights = ClientWeights().with_clients(context.clients)  # c(0)
+        reported = None if self._reporting_rule is None else self._reporting_rule.init(context)
+        return CelmState(weights, attendance=Attendance() if self._extends_paper else None, reported=reported)
 
-    def weigh(self, state: Evidence, federation: Facts, round: Round) -> Weighing[Evidence]:
-        over = state.ended or round.number > self.local_heads(federation.rounds)
-        found = (self.after_warmup if over else self.warming_up)(state, federation, round)
-        looks = self.reprobe != "never" or (self.evidence == "calibrated" and not over)
-        past = (*found.state.past, round.start) if looks else ()
-        if len(past) > self.remember:
-            past = (past[0], *past[2:])
-        return replace(found, state=replace(found.state, past=past))
+    def compute_weights(
+        self, state: CelmState, context: ServerContext, round: RoundData
+    ) -> WeightingResult[CelmState]:
+        result = self._estimate(state, context, round)
+        if self._reporting_rule is None or state.reported is None:
+            return result
+        reported = self._reporting_rule.compute_weights(state.reported, context, round)
+        return _with_report(result, reported)
 
-    def warming_up(self, state: Evidence, federation: Facts, round: Round) -> Weighing[Evidence]:
-        names = in_order(round.clients)
-        columns = sampled_classes(federation.classes, federation.probe.classes, federation.seed, round.number)
-        found, left = self.probed(federation, round, state.last() if self.warm_start else {}, columns)
-        still, seen = self.who_works(state, federation, round, found)
-        Q = self.evidence_of(found, still)
-        score = dict(zip(names, self.scores_of(Q).tolist(), strict=True))
-        level, lost = bias(found.logits[0]), unreadable(found.logits[1:])
-        diagnostics: dict[str, Any] = {
-            "bias": level.item() if level.isfinite() else None,
-            "unreadable": named(names, lost),
-            **seen,
-        }
-        if self.evidence == "calibrated":
-            diagnostics["faint"] = named(names, (Q.sum(dim=1) == 0) & ~still & ~lost)
-        if left is not None:
-            diagnostics["score_error"] = left
-        if len(columns) < federation.classes:
-            errors = sampling_errors(Q, federation.classes).tolist()
-            diagnostics |= {"probed": columns, "standard_errors": dict(zip(names, errors, strict=True))}
-        state, known = self.remembered(state, federation, names, columns, found, Q)
-        state = self.smoothed(state, round, score)
-        weights = state.attended()
-        return Weighing(
+    def _estimate(
+        self, state: CelmState, context: ServerContext, round: RoundData
+    ) -> WeightingResult[CelmState]:
+        """Algorithm 1."""
+        parts = self._parts(context)
+        rounds_after_warmup = round.round_number - parts.warmup.last_round(state.warmup)
+        if rounds_after_warmup > 0:
+            return self._frozen_round(parts, state, context, round, rounds_after_warmup)  # Eq. 14
+
+        probe = parts.probe.run(state.probe, round)  # Eq. 4-7
+        idle = parts.monitor.detect(state.idle, context, round, probe.global_inputs)  # paper: no client
+        Q = parts.evidence(probe.client_logits, probe.global_logits, probe.measurements, idle.mask)  # Eq. 8-9
+        client_scores = dict(zip(probe.clients, self._scores(Q).tolist(), strict=True))  # Eq. 10-12
+        newcomers = state.attendance.newcomers(client_scores) if state.attendance else ()
+        weights = state.weights.smooth(client_scores, self.beta, reset=newcomers)  # Eq. 13
+
+        probe_state, evidence = parts.probe.update(state.probe, probe, Q)
+        warmup, attendance = state.warmup, state.attendance
+        if any(client_scores.values()):  # a round without evidence does not count
+            warmup = parts.warmup.update(warmup, state.weights, weights, round.round_number)
+            attendance = attendance and attendance.record(round.selected, replied=client_scores)
+        idle_state = state.idle.record(round.global_model, self._history_limit(in_warmup=True))
+        state = CelmState(weights, probe_state, warmup, idle_state, attendance)
+        effective_weights, inputs = state.effective_weights, probe_state.client_inputs
+        return WeightingResult(
             state,
-            weights=weights.among(names),
-            standing=weights.of,
-            scores=score,
-            evidence={name: row.tolist() for name, row in known.items()},
-            inputs={name: state.inputs[name] for name in names} if federation.probe.keep else None,
-            diagnostics=diagnostics,
+            aggregation_weights=effective_weights.restricted_to(probe.clients),
+            client_weights=effective_weights.by_client,
+            contributions=weights.by_client,
+            scores=client_scores,
+            evidence={name: row.tolist() for name, row in evidence.items()},
+            probe_inputs={name: inputs[name] for name in probe.clients} if inputs else None,
+            diagnostics=self._diagnostics(parts, probe, idle, Q),
         )
 
-    def who_works(
-        self, state: Evidence, federation: Facts, round: Round, found: Probe
-    ) -> tuple[Tensor, dict[str, Any]]:
-        """Which clients stand still `[N]`, for the record too; with the paper's evidence nobody is looked at."""
-        names = in_order(round.clients)
-        if self.evidence != "calibrated":
-            return torch.zeros(len(names), dtype=torch.bool), {}
-        keep = federation.probe.keep
-        inputs = found.inputs[0] if keep else probe_global(federation, round, state.global_inputs)
-        moved = moves(federation, round, state.past, inputs)
-        still = idle(moved)
-        return still, {"idle": named(names, still), "movement": told(names, moved)}
-
-    def smoothed(self, state: Evidence, round: Round, score: Mapping[str, float]) -> Evidence:
-        """Eq. 13, and whether it has settled; a round without any evidence says nothing of anybody."""
-        calibrated = self.evidence == "calibrated"
-        # Equal weights to begin with are the paper's; who never worked would keep a part of them.
-        anew = set(score).difference(state.answered) if calibrated else set()
-        weights = state.weights.smoothed(score, self.beta, anew)
-        if not any(score.values()):
-            return replace(state, weights=weights)
-        if calibrated:
-            asked, answered = counted(state.asked, round.asked), counted(state.answered, score)
-            state = replace(state, asked=asked, answered=answered)
-        settled = self.settles(round.number, state.weights, weights)
-        return replace(state, weights=weights, ended=round.number if settled else None)
-
-    def remembered(
+    def _frozen_round(
         self,
-        state: Evidence,
-        federation: Facts,
-        names: list[str],
-        columns: list[int],
-        found: Probe,
-        Q: Tensor,
-    ) -> tuple[Evidence, dict[str, Tensor]]:
-        """With where probes ended; also the evidence of all classes, of those not probed as when last seen."""
-        known = dict(zip(names, Q, strict=True))
-        if len(columns) < federation.classes:
-            nothing = torch.zeros(federation.classes, dtype=torch.float64)
-            known = {
-                name: put(state.evidence.get(name, nothing), columns, row) for name, row in known.items()
-            }
-            state = replace(state, evidence={**state.evidence, **known})
-        if not federation.probe.keep:
-            return replace(state, global_inputs=None), known
-        inputs = ended(federation, names, found, state.last(), columns)
-        global_inputs = inputs.pop(GLOBAL)
-        return replace(state, inputs={**state.inputs, **inputs}, global_inputs=global_inputs), known
-
-    def probed(
-        self, federation: Facts, round: Round, last: Mapping[str, Tensor | None], columns: list[int]
-    ) -> tuple[Probe, float | None]:
-        """The global model and the clients', in order; and, with a tolerance, how wrong the scores may be.
-
-        That is of the scores as they are with all clients at work.
-        """
-        how = federation.probe
-        walk = probe_of_round(federation, round, last, columns, self.evidence == "calibrated")
-        if how.tolerance is None:
-            return walk(how.steps, how.lr), None
-        return refined(
-            walk, lambda found: self.scores_of(self.evidence_of(found)), how.steps, how.lr, how.tolerance
+        parts: _CelmParts,
+        state: CelmState,
+        context: ServerContext,
+        round: RoundData,
+        rounds_after_warmup: int,
+    ) -> WeightingResult[CelmState]:
+        """Keep the weights, except those of clients that an idle check finds idle."""
+        weights = state.effective_weights.with_clients(round.clients)
+        is_checked = self.idle_check != "never"
+        global_inputs = state.probe.global_inputs if is_checked else None
+        effort = parts.idle_check.due(rounds_after_warmup)
+        check = recheck(effort, state.idle, global_inputs, context, round)
+        aggregation_weights, client_weights = exclude_idle(weights, check.state.idle, round.clients)
+        contributions = (
+            state.attendance.contributions(state.weights) if state.attendance else state.contributions
+        )
+        if contributions is not None:
+            contributions = contributions.with_clients(round.clients)
+        idle_state = check.state.record(round.global_model, self._history_limit(in_warmup=False))
+        return WeightingResult(
+            CelmState(
+                weights,
+                ProbeState(check.global_inputs),
+                state.warmup,
+                idle_state,
+                contributions=contributions,
+            ),
+            aggregation_weights,
+            client_weights,
+            exclude_idle(contributions, check.state.idle, round.clients)[1] if contributions else None,
+            diagnostics=check.diagnostics if is_checked else {},
         )
 
-    def scores_of(self, Q: Tensor) -> Tensor:
-        """c̄ of the clients."""
-        # All classes as one: the share of a client is then that of its evidence in everybody's.
+    @property
+    def _extends_paper(self) -> bool:
+        """Whether evidence is not the paper's, so that idle clients have none and attendance counts."""
+        return self.evidence != "paper"
+
+    @property
+    def _reporting_rule(self) -> Celm | None:
+        """The rule whose estimate is reported, if it is not this one. Idle checks after the warm-up are made once."""
+        if self.scores_from in (None, self.evidence):
+            return None
+        return replace(self, evidence=self.scores_from, scores_from=None, idle_check="never")
+
+    def _scores(self, Q: Tensor) -> Tensor:
+        """Return c̄ `[N]`; with `share_by` all, as if all classes were one."""
         return scores(Q if self.share_by == "class" else Q.sum(dim=1, keepdim=True))
 
-    def after_warmup(self, state: Evidence, federation: Facts, round: Round) -> Weighing[Evidence]:
-        """After the warm-up: weights stay, but for clients that do not work."""
-        needed = None if self.reprobe == "never" else state.global_inputs
-        known = state.attended().knowing(round.clients)
-        state = replace(
-            state, weights=known, inputs={}, global_inputs=needed, evidence={}, asked={}, answered={}
+    def _history_limit(self, in_warmup: bool) -> int:
+        """Return how many global models to keep: none unless the movement of clients is measured."""
+        is_measured = self.idle_check != "never" or (self._extends_paper and in_warmup)
+        return self.global_history if is_measured else 0
+
+    def _diagnostics(
+        self, parts: _CelmParts, probe: RoundProbeResult, idle: IdleReport, Q: Tensor
+    ) -> dict[str, Any]:
+        level, nonfinite = bias(probe.global_logits), nonfinite_clients(probe.client_logits)
+        diagnostics = {
+            "bias": level.item() if level.isfinite() else None,
+            "nonfinite": select_names(probe.clients, nonfinite),
+            **idle.diagnostics,
+        }
+        if self._extends_paper:
+            no_evidence = (Q.sum(dim=1) == 0) & ~idle.mask & ~nonfinite
+            diagnostics["no_evidence"] = select_names(probe.clients, no_evidence)
+        if probe.agreement is not None:
+            agreed = self._scores(Q * probe.agreement ** (self.agreement or 0.0)).tolist()
+            diagnostics["agreement_scores"] = dict(zip(probe.clients, agreed, strict=True))
+        if probe.score_error is not None:
+            diagnostics["score_error"] = probe.score_error
+        return diagnostics | parts.probe.sampler.diagnostics(probe.clients, probe.classes, Q)
+
+    def _parts(self, context: ServerContext) -> _CelmParts:
+        """Build the parts from the settings."""
+        probe = context.probe
+        evidence = _evidence_model(self, context.seed)
+        round_probe = RoundProbe(
+            context,
+            make_class_sampler(context.classes, probe.classes, context.seed),
+            make_schedule(probe.steps, probe.lr, probe.tolerance),
+            evidence.transform,
+            score=lambda result: self._scores(
+                evidence(result.client_logits, result.global_logits, result.measurements)
+            ),
+            warm_start=self.warm_start,
         )
-        after = round.number - (state.ended or self.local_heads(federation.rounds))
-        moved: dict[str, float | None] = {}
-        every = int(self.reprobe.removeprefix("every:")) if self.reprobe.startswith("every:") else None
-        if every is not None and after % every == 0:
-            state, moved = self.look(state, federation, round, fresh=True)
-        elif self.reprobe == "on-drift":
-            state, moved = self.look(state, federation, round, fresh=False)
-            if state.idle:
-                state, moved = self.look(state, federation, round, fresh=True)
-        active = [name for name in round.clients if name not in state.idle] or round.clients
-        weights = {**dict.fromkeys(round.clients, 0.0), **state.weights.among(active)}
-        standing = normalised(
-            {name: 0.0 if name in state.idle else weight for name, weight in state.weights.of.items()}
+        return _CelmParts(
+            warmup=make_warmup(
+                self.local_head_rounds(context.rounds),
+                self.warmup_tolerance,
+                self.min_warmup or _MIN_CONVERGED,
+            ),
+            probe=HeadProbe(context, self.warm_start, self.agreement is not None)
+            if self.evidence == "head"
+            else round_probe,
+            evidence=evidence,
+            monitor=MovementMonitor() if self._extends_paper else NoMonitor(),
+            idle_check=parse_idle_check(self.idle_check),
         )
-        diagnostics = {"idle": list(state.idle), "movement": moved} if self.reprobe != "never" else {}
-        return Weighing(state, weights=weights, standing=standing, diagnostics=diagnostics)
-
-    def look(
-        self, state: Evidence, federation: Facts, round: Round, fresh: bool
-    ) -> tuple[Evidence, dict[str, float | None]]:
-        """Who of the present has stopped working, and how far each moved."""
-        last, names = state.global_inputs, in_order(round.clients)
-        inputs = (
-            probe_global(federation, round, last)
-            if fresh or last is None
-            else begin(federation, GLOBAL, last)
-        )
-        moved = moves(federation, round, state.past, inputs)
-        state = replace(state, global_inputs=inputs, idle=stopped(names, moved, state.idle))
-        return state, told(names, moved)
-
-    def evidence_of(self, found: Probe, still: Tensor | None = None) -> Tensor:
-        """Q of the clients, from a probe of the global model and of theirs; who stands `still` `[N]` has none."""
-        if found.calibration is not None:
-            return calibrated_evidence(found.logits[1:], found.calibration[1:], still)
-        reference = found.logits[0] if self.debias else torch.zeros_like(found.logits[0])
-        return evidence(found.logits[1:], reference)
 
 
-def counted(before: Mapping[str, int], names: Iterable[str]) -> dict[str, int]:
-    """One more of each."""
-    return {**before, **{name: before.get(name, 0) + 1 for name in names}}
+def _with_report(
+    result: WeightingResult[CelmState], reported: WeightingResult[CelmState]
+) -> WeightingResult[CelmState]:
+    """Return a result with the scores, evidence and contributions of another estimate; idle clients have none."""
+    idle = result.diagnostics.get("idle", ())
+    contributions = reported.contributions or reported.client_weights
+    return replace(
+        result,
+        state=replace(result.state, reported=reported.state),
+        contributions=normalise_weights(
+            {name: 0.0 if name in idle else c for name, c in contributions.items()}
+        ),
+        scores=reported.scores,
+        evidence=reported.evidence,
+        diagnostics={**reported.diagnostics, **result.diagnostics},
+    )
+
+
+def _evidence_model(rule: Celm, seed: int) -> EvidenceModel:
+    if rule.evidence == "head":
+        return ClaimedEvidence()
+    return CalibratedEvidence(seed) if rule.evidence == "calibrated" else PaperEvidence(rule.debias)

@@ -1,15 +1,14 @@
-"""The game of a round: what the model of some of its clients is worth, and what each client adds to it.
+"""The game of a round: the utility of models averaged over coalitions of its clients, and the value of each client.
 
     v(S) = utility on validation data of  (1/|S|) Σ_{i∈S} w_i        v(∅) = utility of the round's start model
 
-The average is the round's own (`Round.average`), with equal weights. A rule on this base says only how it values
-the clients of one game, φ_i; over rounds it keeps
+The average is the round's own (`RoundData.average`), with equal weights. A rule on this base implements only φ_i, the
+values of one game. Over rounds, values are accumulated:
 
-    V_i(t) = λ V_i(t-1) + φ_i(t)        λ = `decay`, for the clients present; those absent keep theirs
+    V_i(t) = λ V_i(t-1) + φ_i(t)        λ = `decay`, for the present clients; V of absent clients does not change
 
-and a client first seen later starts from the mean of those known. Values may be negative. Weights are V on the
-simplex by a clamp, max(0, V_i) / Σ_j max(0, V_j), over the clients present; where nothing is positive all count
-the same. Scores are φ clamped alike.
+A client first seen later starts from the mean V. Values may be negative. Weights are the positive parts,
+max(0, V_i) / Σ_j max(0, V_j), over the present clients, and equal if no value is positive. Scores are the same of φ.
 
 Reference: Song, Tong & Wei, Profit Allocation for Federated Learning, IEEE Big Data 2019 (the MR index).
 """
@@ -27,166 +26,195 @@ import torch
 from numpy.typing import NDArray
 from pydantic import Field
 
+from celm.base.client_order import natural_sorted
 from celm.base.errors import CelmError
-from celm.base.names import in_order
-from celm.base.randomness import generator
-from celm.method.weights import normalised
-from celm.metrics.accuracy import accuracy_of
-from celm.models.state import StateDict
-from celm.rules.exchange import Round
-from celm.rules.rule import Facts, Needs, Rule, Weighing
+from celm.base.randomness import make_generator
+from celm.core.weights import normalise_weights
+from celm.metrics.accuracy import compute_accuracy
+from celm.models.state_dict import StateDict
+from celm.rules.messages import RoundData
+from celm.rules.rule import Requirements, Rule, ServerContext, State, WeightingResult
 
 Utility = Callable[[Sequence[int]], Sequence[float]]
-"""Coalitions to what they are worth; bit i of a coalition says whether player i is in it."""
+"""Maps coalitions to their utilities; player i is in a coalition if bit i is set."""
 
-ROUNDING = 1e-12
-"""Differences of utilities up to this are zero: a client must not get all the weight by rounding alone."""
+UTILITY_EPS = 1e-12
+"""Smaller differences of utilities count as zero, so that rounding alone cannot give a client all the weight."""
 
 
 class Game:
-    """Players 0 .. N-1 and a utility, of which every coalition is asked once, `batch` at a time."""
+    """Players 0 .. N-1 and a utility, evaluated once per coalition, `batch_size` at a time."""
 
-    def __init__(self, players: int, utility: Utility, batch: int = 64) -> None:
+    def __init__(self, players: int, utility: Utility, batch_size: int = 64) -> None:
         self.players = players
-        self.everyone = (1 << players) - 1
+        self.grand_coalition = (1 << players) - 1
         self.utility = utility
-        self.batch = batch
-        self.known: dict[int, float] = {}
+        self.batch_size = batch_size
+        self.cache: dict[int, float] = {}
 
     def values(self, coalitions: Sequence[int]) -> list[float]:
-        missing = [coalition for coalition in dict.fromkeys(coalitions) if coalition not in self.known]
-        for begin in range(0, len(missing), self.batch):
-            asked = missing[begin : begin + self.batch]
-            self.known.update(zip(asked, self.utility(asked), strict=True))
-        return [self.known[coalition] for coalition in coalitions]
+        """Return the utilities of coalitions."""
+        missing = [coalition for coalition in dict.fromkeys(coalitions) if coalition not in self.cache]
+        for start in range(0, len(missing), self.batch_size):
+            batch = missing[start : start + self.batch_size]
+            self.cache.update(zip(batch, self.utility(batch), strict=True))
+        return [self.cache[coalition] for coalition in coalitions]
 
-    def ends(self) -> tuple[float, float]:
-        """v(∅) and v(N)."""
-        nobody, everyone = self.values([0, self.everyone])
-        return nobody, everyone
+    def empty_and_grand(self) -> tuple[float, float]:
+        """Return v(∅) and v(N)."""
+        empty_value, grand_value = self.values([0, self.grand_coalition])
+        return empty_value, grand_value
 
     @property
     def evaluations(self) -> int:
-        return len(self.known)
+        """Number of evaluated coalitions."""
+        return len(self.cache)
 
 
-def marginals(game: Game, orders: Sequence[Sequence[int]], tolerance: float) -> NDArray[np.float64]:
-    """What each player adds when it joins, `[P, N]`, along P orders of the N players.
+def marginal_contributions(
+    game: Game, orders: Sequence[Sequence[int]], tolerance: float
+) -> NDArray[np.float64]:
+    """Return the marginal contribution `[P, N]` of each player along P orders of the N players.
 
-    An order ends where its players are worth v(N) but for less than `tolerance`; those yet to come add 0. The
-    orders are walked side by side, so that a step along all of them is one question.
+    An order ends as soon as its prefix is within `tolerance` of v(N); the remaining players add 0. All orders advance
+    together, so that one step along all of them is one batch of evaluations.
     """
-    nobody, everyone = game.ends()
-    added = np.zeros((len(orders), game.players))
-    coalitions, worth = [0] * len(orders), [nobody] * len(orders)
+    empty_value, grand_value = game.empty_and_grand()
+    contributions = np.zeros((len(orders), game.players))
+    coalitions, values = [0] * len(orders), [empty_value] * len(orders)
     for step in range(game.players):
-        walking = [row for row in range(len(orders)) if abs(everyone - worth[row]) >= tolerance - ROUNDING]
-        for row in walking:
+        open_rows = [
+            row for row in range(len(orders)) if abs(grand_value - values[row]) >= tolerance - UTILITY_EPS
+        ]
+        for row in open_rows:
             coalitions[row] |= 1 << orders[row][step]
-        for row, value in zip(walking, game.values([coalitions[row] for row in walking]), strict=True):
-            added[row, orders[row][step]] = value - worth[row]
-            worth[row] = value
-    return added
+        for row, value in zip(open_rows, game.values([coalitions[row] for row in open_rows]), strict=True):
+            contributions[row, orders[row][step]] = value - values[row]
+            values[row] = value
+    return contributions
 
 
-def round_game(round: Round, names: Sequence[str], utility: str) -> Game:
-    """The game of `names`, the clients of the round, in this order."""
+def make_round_game(round: RoundData, names: Sequence[str], utility: str) -> Game:
+    """Return the game of a round, with the clients `names` as players in this order."""
     validate = round.validate
     if validate is None:
-        raise CelmError(
-            "the rule judges models on validation data, and there is none", "set 'run.validation'"
-        )
+        raise CelmError("the rule needs validation data, and the federation has none", "set 'run.validation'")
     models = [round.updates[name].model for name in names]
 
-    def worth(coalitions: Sequence[int]) -> list[float]:
-        judged: list[StateDict] = []
+    def evaluate_coalitions(coalitions: Sequence[int]) -> list[float]:
+        models_to_evaluate: list[StateDict] = []
         for coalition in coalitions:
             members = [model for i, model in enumerate(models) if coalition >> i & 1]
-            equal = [1 / len(members)] * len(members) if members else []
-            judged.append(round.average(members, equal) if members else round.start)
-        return [float(getattr(accuracy_of(counts), utility)) for counts in validate(judged)]
+            equal_weights = [1 / len(members)] * len(members) if members else []
+            models_to_evaluate.append(
+                round.average(members, equal_weights) if members else round.global_model
+            )
+        return [float(getattr(compute_accuracy(counts), utility)) for counts in validate(models_to_evaluate)]
 
-    # As many models at a time as keep the workers busy, fewer where they are large.
-    size = sum(tensor.nbytes for tensor in round.start.values())
-    return Game(len(models), worth, batch=min(64, max(1, 2**30 // max(1, size))))
+    # Enough models at a time to keep all workers busy, fewer if they are large.
+    model_bytes = sum(tensor.nbytes for tensor in round.global_model.values())
+    return Game(len(models), evaluate_coalitions, batch_size=min(64, max(1, 2**30 // max(1, model_bytes))))
 
 
-def clamped(values: Mapping[str, float]) -> dict[str, float]:
-    """The positive part on the simplex; uniform where nothing is positive.
+def positive_shares(values: Mapping[str, float]) -> dict[str, float]:
+    """Return the positive parts scaled to sum 1; uniform if no value is positive.
 
-    >>> clamped({"a": 3.0, "b": -1.0, "c": 1.0})
+    >>> positive_shares({"a": 3.0, "b": -1.0, "c": 1.0})
     {'a': 0.75, 'b': 0.0, 'c': 0.25}
     """
-    return normalised({name: value if value > ROUNDING else 0.0 for name, value in values.items()})
+    return normalise_weights({name: value if value > UTILITY_EPS else 0.0 for name, value in values.items()})
 
 
 @dataclass(frozen=True)
-class Values:
-    """V: the value of every client seen so far, added up over rounds, in client order."""
+class CoalitionState:
+    """V, the accumulated value of every client seen so far, in client order."""
 
-    of: Mapping[str, float] = field(default_factory=dict)
+    by_client: Mapping[str, float] = field(default_factory=dict)
 
-    def knowing(self, clients: Sequence[str]) -> Values:
-        """The same with newcomers added at the mean; 0 where nobody is known."""
-        mean = math.fsum(self.of.values()) / max(1, len(self.of))
-        known = {**dict.fromkeys(clients, mean), **self.of}
-        return Values({name: known[name] for name in in_order(known)})
+    def with_clients(self, clients: Sequence[str]) -> CoalitionState:
+        """Add new clients at the mean value; at 0 if there is no client yet."""
+        mean = math.fsum(self.by_client.values()) / max(1, len(self.by_client))
+        all_values = {**dict.fromkeys(clients, mean), **self.by_client}
+        return CoalitionState({name: all_values[name] for name in natural_sorted(all_values)})
 
-    def plus(self, values: Mapping[str, float], decay: float) -> Values:
-        known = self.knowing(list(values)).of
-        return Values(
-            {name: decay * old + values[name] if name in values else old for name, old in known.items()}
+    def add(self, values: Mapping[str, float], decay: float) -> CoalitionState:
+        """Return λ V + φ for the clients in `values`."""
+        all_values = self.with_clients(list(values)).by_client
+        return CoalitionState(
+            {
+                name: decay * previous + values[name] if name in values else previous
+                for name, previous in all_values.items()
+            }
         )
 
 
 @dataclass(frozen=True)
-class Estimate:
+class ValueEstimate:
+    """Values of the players of one game."""
+
     values: list[float] | None
-    """φ, by player; None where the round was not worth an estimate, which leaves V as it was."""
+    """φ of each player; None if the round was not estimated, which leaves V unchanged."""
     diagnostics: Mapping[str, Any] = field(default_factory=dict)
     errors: list[float] | None = None
-    """Standard errors of `values`, where they were sampled."""
+    """Standard errors of `values` if they were sampled."""
 
 
 @dataclass(frozen=True)
-class CoalitionRule(Rule[Values]):
-    """Base of the rules that value clients by what coalitions of them are worth."""
+class CoalitionRule(Rule[CoalitionState]):
+    """Base of rules that value clients by the utility of coalitions."""
 
-    needs: ClassVar[Needs] = Needs(validation=True)
-    state_type: ClassVar[type] = Values
+    requirements: ClassVar[Requirements] = Requirements(validation=True)
+    state_type: ClassVar[type] = CoalitionState
 
-    # Said in `Field`, as pydantic does not read the docstrings of inherited attributes.
+    # Described in `Field`, because pydantic does not read docstrings of inherited attributes.
     utility: Annotated[
         Literal["accuracy", "balanced_accuracy"],
-        Field(description="What a model is worth on the validation data."),
+        Field(description="Utility of a model on the validation data."),
     ] = "accuracy"
     decay: Annotated[
         float,
         Field(
-            ge=0, le=1, description="λ: how much of its value so far a client takes into each round it is in."
+            ge=0,
+            le=1,
+            description="λ, the factor on a client's accumulated value in each round in which it takes part.",
         ),
     ] = 1.0
 
     @abstractmethod
-    def estimate(self, game: Game, draw: torch.Generator) -> Estimate: ...
+    def estimate(self, game: Game, generator: torch.Generator) -> ValueEstimate:
+        """Return the values of the players of one game."""
 
-    def init(self, federation: Facts) -> Values:
-        return Values()
+    def init(self, context: ServerContext) -> CoalitionState:
+        return CoalitionState()
 
-    def weigh(self, state: Values, federation: Facts, round: Round) -> Weighing[Values]:
-        names = in_order(round.clients)
-        game = round_game(round, names, self.utility)
-        found = self.estimate(game, generator(federation.seed, "coalitions", round.number))
-        nobody, everyone = game.ends()
-        value = dict(zip(names, found.values or [0.0] * len(names), strict=True))
-        state = state.knowing(names) if found.values is None else state.plus(value, self.decay)
-        diagnostics = {"values": value, "gain": everyone - nobody, "evaluations": game.evaluations}
-        if found.errors is not None:
-            diagnostics["standard_errors"] = dict(zip(names, found.errors, strict=True))
-        return Weighing(
-            state,
-            weights=clamped({name: state.of[name] for name in names}),
-            standing=clamped(state.of),
-            scores=None if found.values is None else clamped(value),
-            diagnostics={**diagnostics, **found.diagnostics},
-        )
+    def compute_weights(
+        self, state: CoalitionState, context: ServerContext, round: RoundData
+    ) -> WeightingResult[CoalitionState]:
+        names = natural_sorted(round.clients)
+        game = make_round_game(round, names, self.utility)
+        estimate = self.estimate(game, make_generator(context.seed, "coalitions", round.round_number))
+        empty_value, grand_value = game.empty_and_grand()
+        values = dict(zip(names, estimate.values or [0.0] * len(names), strict=True))
+        state = state.with_clients(names) if estimate.values is None else state.add(values, self.decay)
+        diagnostics = {"values": values, "gain": grand_value - empty_value, "evaluations": game.evaluations}
+        if estimate.errors is not None:
+            diagnostics["standard_errors"] = dict(zip(names, estimate.errors, strict=True))
+        scores = None if estimate.values is None else positive_shares(values)
+        return weighting_from_values(state, state, names, scores, {**diagnostics, **estimate.diagnostics})
+
+
+def weighting_from_values(
+    state: State,
+    values: CoalitionState,
+    names: Sequence[str],
+    scores: Mapping[str, float] | None,
+    diagnostics: Mapping[str, Any],
+) -> WeightingResult[State]:
+    """Return the result of a round whose weights are the positive parts of V."""
+    return WeightingResult(
+        state,
+        aggregation_weights=positive_shares({name: values.by_client[name] for name in names}),
+        client_weights=positive_shares(values.by_client),
+        scores=scores,
+        diagnostics=diagnostics,
+    )

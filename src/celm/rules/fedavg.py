@@ -3,7 +3,7 @@
     w_g = Σ_i p_i w_i        p_i = 1/N, or n_i / Σ_j n_j with `by_size`
 
 Reference: McMahan et al., Communication-Efficient Learning of Deep Networks from Decentralized Data,
-AISTATS 2017. Sizes are what clients say they are, so the default weighs all the same, as in the CELM paper.
+AISTATS 2017. Sizes are self-reported, so the default weights are equal, as in the CELM paper.
 """
 
 from __future__ import annotations
@@ -12,33 +12,40 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from celm.base.names import in_order
-from celm.method.weights import normalised
-from celm.rules.exchange import Round
-from celm.rules.rule import Facts, Rule, Weighing
+from celm.base.client_order import natural_sorted
+from celm.core.weights import normalise_weights
+from celm.rules.messages import RoundData
+from celm.rules.rule import Rule, ServerContext, WeightingResult
 
 
 @dataclass(frozen=True)
-class Known:
-    """The last size each client reported; 1 for all where sizes do not count."""
+class FedAvgState:
+    """The last size that each client reported; 1 for all without `by_size`."""
 
     sizes: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
-class FedAvg(Rule[Known]):
-    """Plain averaging: all clients the same, or by reported size."""
+class FedAvg(Rule[FedAvgState]):
+    """Plain averaging: equal weights, or weights by reported size."""
 
-    state_type: ClassVar[type] = Known
+    state_type: ClassVar[type] = FedAvgState
 
     by_size: bool = False
-    """Weigh by the number of samples each client reports."""
+    """Whether weights are proportional to the reported numbers of samples."""
 
-    def init(self, federation: Facts) -> Known:
-        return Known()
+    def init(self, context: ServerContext) -> FedAvgState:
+        return FedAvgState()
 
-    def weigh(self, state: Known, federation: Facts, round: Round) -> Weighing[Known]:
-        sizes = {name: float(update.size) if self.by_size else 1.0 for name, update in round.updates.items()}
-        known = {**state.sizes, **sizes}
-        state = Known({name: known[name] for name in in_order(known)})
-        return Weighing(state, weights=normalised(sizes), standing=normalised(state.sizes))
+    def compute_weights(
+        self, state: FedAvgState, context: ServerContext, round: RoundData
+    ) -> WeightingResult[FedAvgState]:
+        sizes = {
+            name: float(update.num_examples) if self.by_size else 1.0
+            for name, update in round.updates.items()
+        }
+        all_sizes = {**state.sizes, **sizes}
+        state = FedAvgState({name: all_sizes[name] for name in natural_sorted(all_sizes)})
+        return WeightingResult(
+            state, aggregation_weights=normalise_weights(sizes), client_weights=normalise_weights(state.sizes)
+        )

@@ -1,6 +1,6 @@
-"""FedCE: new directions, and how badly the others do without a client.
+"""FedCE: new update directions, and the error of the model without a client.
 
-    Δ_i = w_i - what client i was sent
+    Δ_i = w_i - the model sent to client i
     g_i = max(0, 1 - mean over rounds of cos(Δ_i, Σ_{j≠i} a_j Δ_j))    with the weights before this round
     e_i = 1 - mean over rounds of v_i                                  v_i: accuracy on client i's own held-out
                                                                        data of the model without it,
@@ -8,14 +8,14 @@
     a ← norm(norm(g) + norm(e)), or of their product                   norm: at least 1e-6, scaled to sum 1
     w_g = Σ_i a_i w_i
 
-Reference: Jiang et al., Fair Federated Medical Image Segmentation via Client Contribution Estimation, CVPR 2023;
-NVFlare's implementation, whose `plus` is our default as it is there, and its floor (1e-3 in its first version).
-The score there is Dice, here accuracy. As there, v_i = 0 of a client's first round counts in its mean.
+Reference: Jiang et al., Fair Federated Medical Image Segmentation via Client Contribution Estimation, CVPR 2023.
+The default `plus` and the floor are those of NVFlare's implementation (1e-3 in its first version). Its score is Dice,
+ours is accuracy. As there, v_i = 0 of a client's first round counts in its mean.
 
-The means are over the rounds a client took part in. A client that was not in the last round is not in w_g, so
-it has nothing to judge and its mean stays; nor is there a model without a client that was (all but) alone. Where no one
-examines, as when this rule only observes, e is equal for all. v_i is what the client says: one that lies
-low gains. Only parameters have a direction. Who is absent keeps its weight, a newcomer starts at the mean.
+Means are over the rounds in which a client took part. A client that missed the last round is not in w_g: it
+evaluates no model, and its mean does not change. The same holds for a client with almost all the weight. If no client
+evaluates, for example because this rule only observes, e is equal for all. v_i is self-reported: a client gains by
+reporting low accuracy. Only parameters have a direction. Absent clients keep their weight; newcomers start at the mean.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from celm.method.weights import Weights, normalised
-from celm.models.deltas import difference, flat, moved
-from celm.models.state import StateDict
-from celm.rules.exchange import Delivery, Round, Update
-from celm.rules.rule import Facts, Needs, Rule, Weighing
-from celm.rules.updates import alignment, change, parameter_names
+from celm.core.weights import ClientWeights, normalise_weights
+from celm.models.state_dict import StateDict
+from celm.models.state_ops import add_scaled, difference, flatten
+from celm.rules.messages import ClientUpdate, RoundData, ServerMessage
+from celm.rules.rule import Requirements, Rule, ServerContext, WeightingResult
+from celm.rules.update_ops import client_delta, finite_cosine, parameter_names
 
 
 @dataclass(frozen=True)
-class Mean:
-    """A running mean."""
+class _RunningMean:
+    """A running mean; 0 without values."""
 
     total: float = 0.0
     count: int = 0
@@ -46,96 +46,115 @@ class Mean:
     def value(self) -> float:
         return self.total / self.count if self.count else 0.0
 
-    def with_value(self, value: float) -> Mean:
-        return Mean(self.total + value, self.count + 1)
+    def add(self, value: float) -> _RunningMean:
+        return _RunningMean(self.total + value, self.count + 1)
 
 
 @dataclass(frozen=True)
-class Contributions:
-    """Weights and running means of every client seen; models and weights of those in the last round."""
+class FedCeState:
+    """Weights and running means of every client seen; models and weights of the clients in the last round."""
 
     parameters: tuple[str, ...] = ()
-    weights: Weights = field(default_factory=Weights)
-    similarity: Mapping[str, Mean] = field(default_factory=dict)
-    without: Mapping[str, Mean] = field(default_factory=dict)
-    """v of the models without a client."""
+    weights: ClientWeights = field(default_factory=ClientWeights)
+    similarity: Mapping[str, _RunningMean] = field(default_factory=dict)
+    accuracy_without: Mapping[str, _RunningMean] = field(default_factory=dict)
+    """Mean of v_i."""
     models: Mapping[str, StateDict] = field(default_factory=dict)
-    used: Mapping[str, float] = field(default_factory=dict)
+    last_weights: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
-class FedCe(Rule[Contributions]):
-    """New gradient directions, and the accuracy of the model without a client on its own data."""
+class FedCe(Rule[FedCeState]):
+    """New directions, and accuracy of the model without the client.
 
-    needs: ClassVar[Needs] = Needs(validation=True, extras="the accuracy of a second model")
-    state_type: ClassVar[type] = Contributions
+    Accuracy is that of the model without a client, on the client's own data.
+    """
+
+    requirements: ClassVar[Requirements] = Requirements(
+        validation=True, extra_exchange="the accuracy of a second model"
+    )
+    state_type: ClassVar[type] = FedCeState
 
     mode: Literal["plus", "times"] = "plus"
-    """How directions and accuracy are joined."""
+    """Whether directions and errors are added or multiplied."""
     floor: Annotated[float, Field(gt=0, le=0.1)] = 1e-6
-    """The least of each part, before it is scaled."""
+    """Smallest value of each part before scaling."""
 
-    def init(self, federation: Facts) -> Contributions:
-        return Contributions(parameter_names(federation))
+    def init(self, context: ServerContext) -> FedCeState:
+        return FedCeState(parameter_names(context))
 
-    def weigh(self, state: Contributions, federation: Facts, round: Round) -> Weighing[Contributions]:
+    def compute_weights(
+        self, state: FedCeState, context: ServerContext, round: RoundData
+    ) -> WeightingResult[FedCeState]:
         names = round.clients
-        known = state.weights.knowing(names)
-        before = known.among(names)
-        cosines = self.cosines(state, round, before)
-        similarity = {name: state.similarity.get(name, Mean()).with_value(cosines[name]) for name in names}
-        without = {name: judged(state.without.get(name), round.updates[name]) for name in names}
-        novel = self.scaled({name: 1 - similarity[name].value for name in names})
-        missed = self.scaled({name: 1 - without[name].value for name in names})
-        plus = self.mode == "plus"
-        joined = {name: novel[name] + missed[name] if plus else novel[name] * missed[name] for name in names}
-        weights = self.scaled(joined)
-        held = math.fsum(known.of[name] for name in names)
-        standing = Weights({**known.of, **{name: held * weight for name, weight in weights.items()}})
-        return Weighing(
-            Contributions(
+        previous = state.weights.with_clients(names)
+        previous_weights = previous.restricted_to(names)
+        cosines = self._leave_one_out_cosines(state, round, previous_weights)
+        similarity = {name: state.similarity.get(name, _RunningMean()).add(cosines[name]) for name in names}
+        accuracy_without = {
+            name: _update_accuracy(state.accuracy_without.get(name), round.updates[name]) for name in names
+        }
+        novel = self._floor_and_normalise({name: 1 - similarity[name].value for name in names})
+        missed = self._floor_and_normalise({name: 1 - accuracy_without[name].value for name in names})
+        is_sum = self.mode == "plus"
+        joined = {
+            name: novel[name] + missed[name] if is_sum else novel[name] * missed[name] for name in names
+        }
+        weights = self._floor_and_normalise(joined)
+        present_total = math.fsum(previous.by_client[name] for name in names)
+        client_weights = ClientWeights(
+            {**previous.by_client, **{name: present_total * weight for name, weight in weights.items()}}
+        )
+        return WeightingResult(
+            FedCeState(
                 state.parameters,
-                standing,
+                client_weights,
                 {**state.similarity, **similarity},
-                {**state.without, **without},
+                {**state.accuracy_without, **accuracy_without},
                 models={name: update.model for name, update in round.updates.items()},
-                used=weights,
+                last_weights=weights,
             ),
-            weights=weights,
-            standing=standing.of,
+            aggregation_weights=weights,
+            client_weights=client_weights.by_client,
             scores=weights,
             diagnostics={"cosine": cosines, "novel": novel, "missed": missed},
         )
 
-    def deliver(self, state: Contributions, model: StateDict, client: str) -> Delivery:
-        """The global model, and to judge, the same without the client's part in it: w_g + a (w_g - w_i) / (1 - a)."""
-        part = state.used.get(client, 1.0)
-        if 1 - part < 1e-4:  # nothing but rounding would be left
-            return Delivery(model)
-        away = difference(model, state.models[client])
-        return Delivery(model, examine=moved(model, away, scale=part / (1 - part)))
+    def message_for(self, state: FedCeState, model: StateDict, client: str) -> ServerMessage:
+        """Return the global model, and w_g + a (w_g - w_i) / (1 - a), the model without the client, to evaluate."""
+        weight = state.last_weights.get(client, 1.0)
+        if 1 - weight < 1e-4:  # only rounding would be left
+            return ServerMessage(model)
+        direction = difference(model, state.models[client])
+        return ServerMessage(
+            model, model_to_evaluate=add_scaled(model, direction, scale=weight / (1 - weight))
+        )
 
-    def cosines(self, state: Contributions, round: Round, weights: Mapping[str, float]) -> dict[str, float]:
-        """Of every client's update with the average of all others'; 0 for one that is alone."""
-        steps = {name: change(round, name, state.parameters) for name in round.clients}
-        found: dict[str, float] = {}
-        for name, step in steps.items():
-            # The others averaged anew: taking one away from the sum leaves noise where nothing should be left.
-            others = [other for other in steps if other != name]
-            found[name] = 0.0
+    def _leave_one_out_cosines(
+        self, state: FedCeState, round: RoundData, weights: Mapping[str, float]
+    ) -> dict[str, float]:
+        """Return the cosine of each client's update with the average of all others; 0 for a client that is alone."""
+        deltas = {name: client_delta(round, name, state.parameters) for name in round.clients}
+        cosines: dict[str, float] = {}
+        for name, delta in deltas.items():
+            # Average the others again: subtracting one from the sum would leave rounding noise.
+            others = [other for other in deltas if other != name]
+            cosines[name] = 0.0
             if others:
-                rest = round.average([steps[other] for other in others], [weights[other] for other in others])
-                found[name] = alignment(flat(step), flat(rest))
-        return found
+                others_mean = round.average(
+                    [deltas[other] for other in others], [weights[other] for other in others]
+                )
+                cosines[name] = finite_cosine(flatten(delta), flatten(others_mean))
+        return cosines
 
-    def scaled(self, values: Mapping[str, float]) -> dict[str, float]:
-        return normalised({name: max(value, self.floor) for name, value in values.items()})
+    def _floor_and_normalise(self, values: Mapping[str, float]) -> dict[str, float]:
+        return normalise_weights({name: max(value, self.floor) for name, value in values.items()})
 
 
-def judged(before: Mean | None, update: Update) -> Mean:
-    """The mean of v with this round's; a client's first counts as 0, and no number leaves it as it was."""
-    if before is None:
-        return Mean().with_value(0.0)
-    if update.examined is None or not math.isfinite(update.examined):
-        return before
-    return before.with_value(min(max(update.examined, 0.0), 1.0))
+def _update_accuracy(mean: _RunningMean | None, update: ClientUpdate) -> _RunningMean:
+    """Add this round's v to the mean: 0 in a client's first round; skipped if missing or not finite."""
+    if mean is None:
+        return _RunningMean().add(0.0)
+    if update.reported_accuracy is None or not math.isfinite(update.reported_accuracy):
+        return mean
+    return mean.add(min(max(update.reported_accuracy, 0.0), 1.0))

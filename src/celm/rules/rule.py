@@ -1,8 +1,8 @@
-"""What a rule is: updates -> weigh -> merge -> deliver, each with a default.
+"""The interface of rules: updates -> `compute_weights` -> `aggregate` -> `message_for`.
 
-A rule is a frozen dataclass whose fields are its settings; what it remembers between rounds is a state, itself
-a dataclass of tensors, numbers and mappings, that the federation saves and restores. A new rule says what is
-special about it, most often only `init` and `weigh`.
+A rule is a frozen dataclass whose fields are its settings. Its state between rounds is a dataclass of tensors,
+numbers and mappings, which the federation saves and restores. Most rules implement `init` and `compute_weights` and
+keep the defaults of the other methods.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ import torch
 from torch import Tensor, nn
 
 from celm.base.registry import Configurable
-from celm.method.probe import ProbeFunction
-from celm.method.probe import probe as probe_here
-from celm.models.state import StateDict
-from celm.rules.exchange import Delivery as Delivery
-from celm.rules.exchange import Round as Round
+from celm.core.probe import ProbeFunction
+from celm.core.probe import probe as probe_here
+from celm.models.state_dict import StateDict
+from celm.rules.messages import RoundData as RoundData
+from celm.rules.messages import ServerMessage as ServerMessage
 
 State = TypeVar("State")
 
 
 @dataclass(frozen=True)
 class ProbeSettings:
-    """How rules that probe do it: Algorithm 1's L, η and λ, a bound on memory, and what may be saved."""
+    """Settings of the probe: Algorithm 1's L (`steps`), η (`lr`) and λ (`l2`), and bounds on memory and time."""
 
     steps: int = 200
     lr: float = 0.01
@@ -36,17 +36,17 @@ class ProbeSettings:
     tolerance: float | None = None
     classes: int | None = None
     precision: str = "float32"
-    keep: bool = True
+    keep_inputs: bool = True
 
-    def always(self) -> dict[str, Any]:
-        """What is the same however many steps are taken, as `celm.method.probe.probe` takes it."""
+    def kwargs(self) -> dict[str, Any]:
+        """Return the arguments of `celm.core.probe.probe` that do not depend on the number of steps."""
         precision = getattr(torch, self.precision)
-        return {"l2": self.l2, "chunk": self.chunk, "precision": precision, "keep": self.keep}
+        return {"l2": self.l2, "chunk": self.chunk, "precision": precision, "keep_inputs": self.keep_inputs}
 
 
 @dataclass(frozen=True)
-class Facts:
-    """What a rule may know of the federation: nothing of the clients' data."""
+class ServerContext:
+    """Facts about the federation that a rule may use; none of them is about the clients' data."""
 
     clients: tuple[str, ...]
     classes: int
@@ -54,79 +54,101 @@ class Facts:
     rounds: int
     seed: int
     module: nn.Module
-    """The architecture; its parameters are of no meaning."""
+    """The architecture. Only the parameters that clients do not exchange have a meaning: they are frozen."""
     head: tuple[str, ...]
-    """Names of the tensors of the last linear layer."""
+    """Names of the exchanged tensors of the last linear layer."""
     probe: ProbeSettings = ProbeSettings()
-    prober: ProbeFunction = probe_here
-    """Who probes: this process, or a cluster."""
+    probe_fn: ProbeFunction = probe_here
+    """Runs the probe, in this process or on a cluster."""
+    exchanged: tuple[str, ...] | None = None
+    """Names of the tensors that clients exchange; None for all."""
 
 
 @dataclass(frozen=True)
-class Needs:
-    """What a rule must be given beyond the client models; checked before a run, shown in the docs."""
+class Requirements:
+    """Inputs of a rule besides client models; checked before a run and shown in the documents."""
 
     validation: bool = False
     """Held-out data, at the server or at the clients."""
     sizes: bool = False
     """Numbers of samples, as clients report them."""
-    extras: str = ""
-    """What clients must exchange besides models."""
+    extra_exchange: str = ""
+    """Data that clients exchange besides models, in words; empty if none."""
+    head: bool = False
+    """The whole last layer, with one row per class."""
 
 
 @dataclass(frozen=True)
-class Weighing(Generic[State]):
-    """What a rule makes of a round's updates."""
+class WeightingResult(Generic[State]):
+    """Weights, scores and diagnostics of a round."""
 
     state: State
-    weights: Mapping[str, float]
-    """Used to average; over the clients present, on the simplex."""
-    standing: Mapping[str, float]
-    """Over every client known so far, on the simplex."""
+    aggregation_weights: Mapping[str, float]
+    """Weights of the present clients in the average, on the simplex."""
+    client_weights: Mapping[str, float]
+    """Weights of all clients seen so far, on the simplex."""
+    contributions: Mapping[str, float] | None = None
+    """The same before scaling by response rates; None if the rule does not scale."""
     scores: Mapping[str, float] | None = None
-    """This round's contribution, before smoothing; None where the rule did not estimate it."""
+    """Contributions in this round, before smoothing; None if the rule did not estimate them."""
     evidence: Mapping[str, list[float]] | None = None
-    """Client to evidence by class; None where the rule did not probe."""
-    inputs: Mapping[str, Tensor] | None = None
-    """Client to the inputs `[K, *shape]` its probe ended at."""
+    """Client to evidence per class; None if the rule did not probe."""
+    probe_inputs: Mapping[str, Tensor] | None = None
+    """Client to the inputs `[K, *shape]` at which its probe ended."""
     model: StateDict | None = None
-    """The new global model, where weighing makes it on the way."""
+    """The new global model, if `compute_weights` already computed it."""
     diagnostics: Mapping[str, Any] = field(default_factory=dict)
     """Numbers and text for the record."""
 
 
 @dataclass(frozen=True)
 class Rule(Configurable, ABC, Generic[State]):
-    needs: ClassVar[Needs] = Needs()
+    """Base of rules: a frozen dataclass whose fields are settings (`rule.*`)."""
+
+    requirements: ClassVar[Requirements] = Requirements()
     personal: ClassVar[bool] = False
-    """Whether clients end up with models of their own, so that results are means over clients."""
+    """Whether each client ends with its own model, so that results are means over clients."""
     state_type: ClassVar[type]
 
-    def local_heads(self, rounds: int) -> int:
-        """For how many first rounds clients keep their own head, unless the run says otherwise."""
+    @property
+    def continues_from_upload(self) -> bool:
+        """Whether, by the rule's protocol, the model sent to a client builds on that client's upload."""
+        return False
+
+    def local_head_rounds(self, rounds: int) -> int:
+        """Return the number of first rounds in which clients keep their own head, unless the run sets it."""
         return 0
 
-    def settled(self, state: State) -> bool:
-        """Whether heads may be shared from now on, although fewer rounds are over."""
+    @property
+    def depends_on_rounds(self) -> bool:
+        """Whether results depend on how many rounds there will be."""
+        return self.local_head_rounds(1) != self.local_head_rounds(1_000_000)
+
+    def warmup_over(self, state: State) -> bool:
+        """Return whether heads may be shared before `local_head_rounds` are over."""
         return False
 
     @abstractmethod
-    def init(self, federation: Facts) -> State: ...
+    def init(self, context: ServerContext) -> State:
+        """Return the state before the first round."""
 
     @abstractmethod
-    def weigh(self, state: State, federation: Facts, round: Round) -> Weighing[State]: ...
+    def compute_weights(
+        self, state: State, context: ServerContext, round: RoundData
+    ) -> WeightingResult[State]:
+        """Return the weights of a round and the next state."""
 
-    def merge(self, state: State, round: Round, weighing: Weighing[State]) -> StateDict:
-        """The new global model: by default what `weigh` made, else the weighted mean of the client models."""
-        if weighing.model is not None:
-            return weighing.model
+    def aggregate(self, state: State, round: RoundData, result: WeightingResult[State]) -> StateDict:
+        """Return the new global model: by default `result.model` if set, else the weighted mean of the updates."""
+        if result.model is not None:
+            return result.model
         names = round.clients
         models = [round.updates[name].model for name in names]
-        return round.average(models, [weighing.weights[name] for name in names])
+        return round.average(models, [result.aggregation_weights[name] for name in names])
 
-    def deliver(self, state: State, model: StateDict, client: str) -> Delivery:
-        """What `client` starts the next round from: by default the global model."""
-        return Delivery(model)
+    def message_for(self, state: State, model: StateDict, client: str) -> ServerMessage:
+        """Return the message from which `client` starts its next round: by default the global model."""
+        return ServerMessage(model)
 
 
 AnyRule = Rule[Any]

@@ -4,7 +4,7 @@
 
 All 2^N coalitions are evaluated; Σ_i φ_i = v(N) - v(∅).
 References: Shapley, A Value for n-Person Games, 1953; Song, Tong & Wei, Profit Allocation for Federated Learning,
-IEEE Big Data 2019 (MR: one game a round, values added up over rounds); with partial participation it is the
+IEEE Big Data 2019 (MR: one game per round, values summed over rounds). With partial participation it is the
 federated Shapley value of Wang, Rausch, Zhang, Jia & Song, A Principled Approach to Data Valuation for Federated
 Learning, 2020.
 """
@@ -20,41 +20,46 @@ import torch
 from pydantic import Field
 
 from celm.base.errors import CelmError
-from celm.rules.coalitions import CoalitionRule, Estimate, Game
+from celm.rules.coalitions import CoalitionRule, Game, ValueEstimate
 
 
 @dataclass(frozen=True)
 class Shapley(CoalitionRule):
-    """Exact Shapley values on validation data: every coalition of every round."""
+    """Exact Shapley values on validation data, from all coalitions.
+
+    Every round has its own values.
+    """
 
     limit: Annotated[int, Field(ge=1, le=20)] = 12
-    """More clients than this in a round are refused: each one doubles the 2^N evaluations."""
+    """Largest number N of clients in a round; a round takes 2^N evaluations."""
 
-    def estimate(self, game: Game, draw: torch.Generator) -> Estimate:
+    def estimate(self, game: Game, generator: torch.Generator) -> ValueEstimate:
         if game.players > self.limit:
             raise CelmError(
-                f"exact Shapley values of {game.players} clients take 2^{game.players} evaluations a round, and "
-                f"'rule.limit' is {self.limit}",
-                "raise it, to 20 at most, or use 'gtg_shapley' or 'tmc_shapley'",
+                f"exact Shapley values need 2^N evaluations, and N is above 'rule.limit' = {self.limit}:"
+                f" {game.players}",
+                "raise the limit, to 20 at most, or use 'gtg_shapley' or 'tmc_shapley'",
             )
-        return Estimate(shapley(game))
+        return ValueEstimate(shapley_values(game))
 
 
-def shapley(game: Game) -> list[float]:
-    """φ, by player.
+def shapley_values(game: Game) -> list[float]:
+    """Return φ of each player.
 
-    >>> shapley(Game(2, lambda coalitions: [[0.0, 1.0, 2.0, 5.0][coalition] for coalition in coalitions]))
+    >>> shapley_values(Game(2, lambda coalitions: [[0.0, 1.0, 2.0, 5.0][coalition] for coalition in coalitions]))
     [2.0, 3.0]
     """
     N = game.players
     coalitions = np.arange(1 << N)
-    worth = np.array(game.values(coalitions.tolist()))
+    coalition_values = np.array(game.values(coalitions.tolist()))
     sizes = ((coalitions[:, None] >> np.arange(N)) & 1).sum(axis=1)
     probability = np.array([1 / (N * math.comb(N - 1, size)) for size in range(N)])
     values = []
     for player in range(N):
-        without = coalitions[(coalitions >> player) & 1 == 0]
-        added = worth[without | (1 << player)] - worth[without]
-        # A sum without rounding does not depend on the order of the clients: equal clients get equal values.
-        values.append(math.fsum((probability[sizes[without]] * added).tolist()))
+        coalitions_without = coalitions[(coalitions >> player) & 1 == 0]
+        contributions = (
+            coalition_values[coalitions_without | (1 << player)] - coalition_values[coalitions_without]
+        )
+        # An exact sum does not depend on the order of the clients: equal clients get equal values.
+        values.append(math.fsum((probability[sizes[coalitions_without]] * contributions).tolist()))
     return values

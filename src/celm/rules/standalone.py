@@ -1,9 +1,9 @@
-"""Every client alone.
+"""Every client trains alone.
 
     w_i(t) = train(w_i(t-1))        nothing is exchanged
 
-The reference that fairness needs: what a client reaches without the federation. Results are means over the
-clients' own models.
+This is the reference of fairness: the accuracy that a client reaches without the federation. Results are means over
+the clients' own models.
 """
 
 from __future__ import annotations
@@ -12,33 +12,47 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from celm.models.state import StateDict
-from celm.rules.exchange import Delivery, Round
-from celm.rules.rule import Facts, Rule, Weighing
+from celm.models.state_dict import StateDict
+from celm.rules.messages import RoundData, ServerMessage
+from celm.rules.rule import Rule, ServerContext, WeightingResult
 
 
 @dataclass(frozen=True)
-class Alone:
+class StandaloneState:
+    """The last model of every client seen."""
+
     models: Mapping[str, StateDict] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
-class Standalone(Rule[Alone]):
-    """No federation: every client trains alone (the reference of fairness)."""
+class Standalone(Rule[StandaloneState]):
+    """No federation: each client trains alone, to compare fairness."""
 
     personal: ClassVar[bool] = True
-    state_type: ClassVar[type] = Alone
+    state_type: ClassVar[type] = StandaloneState
 
-    def init(self, federation: Facts) -> Alone:
-        return Alone()
+    @property
+    def continues_from_upload(self) -> bool:
+        return True
 
-    def weigh(self, state: Alone, federation: Facts, round: Round) -> Weighing[Alone]:
-        models = {**state.models, **{name: round.held(name) for name in round.clients}}
-        equal = dict.fromkeys(round.clients, 1 / len(round.clients))
-        return Weighing(Alone(models), weights=equal, standing=dict.fromkeys(models, 1 / len(models)))
+    def init(self, context: ServerContext) -> StandaloneState:
+        return StandaloneState()
 
-    def merge(self, state: Alone, round: Round, weighing: Weighing[Alone]) -> StateDict:
-        return round.start
+    def compute_weights(
+        self, state: StandaloneState, context: ServerContext, round: RoundData
+    ) -> WeightingResult[StandaloneState]:
+        models = {**state.models, **{name: round.updates[name].model for name in round.clients}}
+        uniform = dict.fromkeys(round.clients, 1 / len(round.clients))
+        return WeightingResult(
+            StandaloneState(models),
+            aggregation_weights=uniform,
+            client_weights=dict.fromkeys(models, 1 / len(models)),
+        )
 
-    def deliver(self, state: Alone, model: StateDict, client: str) -> Delivery:
-        return Delivery(state.models.get(client, model))
+    def aggregate(
+        self, state: StandaloneState, round: RoundData, result: WeightingResult[StandaloneState]
+    ) -> StateDict:
+        return round.global_model
+
+    def message_for(self, state: StandaloneState, model: StateDict, client: str) -> ServerMessage:
+        return ServerMessage(state.models.get(client, model))

@@ -1,69 +1,237 @@
-"""Several methods on one dataset and split, over seeds."""
+"""`celm.compare`: methods over seeds, and over a grid of settings. The command line calls the same functions."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
-from celm.base.errors import CelmError, nearest
-from celm.federation.assembly import resolve
-from celm.federation.experiment import Experiment
-from celm.federation.presets import with_preset
-from celm.objectives import objectives
-from celm.rules import rules
-from celm.study.grid import Cell, Outcome
-from celm.study.measures import ACCURACIES
-from celm.study.paper import paper_figure
-from celm.study.table import Figure, Table
+from celm.base.errors import CelmError
+from celm.experiment.config import Experiment
+from celm.experiment.differences import command_arguments, data_parts, distinguishing_parts, file_name
+from celm.experiment.overrides import parse_toml_value, set_value, split_setting
+from celm.experiment.register import registered_names
+from celm.report.formatting import pluralise
+from celm.study.grid_result import Comparison
+from celm.study.local_pool import InThisProcess, ProcessPool
+from celm.study.plan import GridKey, RunSpec, plan_comparison
+from celm.study.results import RunOutcome, existing_outcome
+from celm.study.scheduler import ProgressCallback, RunPool, run_all
+from celm.study.study_folder import write_comparison_manifest
+from celm.study.study_tables import build_compare_table, build_grid_table
+from celm.study.table import ResultTable, save_table
+
+Grid = Mapping[str, Sequence[Any]]
+"""Full name of a setting to its values."""
 
 
-def parse_method(method: str) -> tuple[str, str]:
-    """`rule`, `rule+objective`, or an objective alone, which goes with plain averaging.
+@dataclass(frozen=True)
+class ComparisonPlan:
+    """The runs of a comparison, and where they go."""
 
-    >>> parse_method("celm+plain"), parse_method("celm"), parse_method("plain")
-    (('celm', 'plain'), ('celm', 'plain'), ('fedavg', 'plain'))
+    specs: Mapping[GridKey, RunSpec]
+    """(grid point, method, seed) to run; the point is empty without a grid."""
+    folder: Path
+    title: str
+    command: Sequence[str]
+
+
+def compare(
+    methods: Sequence[str],
+    seeds: Sequence[int] = (42, 43, 44),
+    *,
+    grid: Grid | None = None,
+    preset: str | None = None,
+    out: str | os.PathLike[str] | None = None,
+    workers: int | None = None,
+    watch: ProgressCallback | None = None,
+    **experiment: Any,
+) -> Comparison:
+    """Compare methods over seeds, and return the result as an object.
+
+    If it was stopped or killed, the same call runs what is missing.
+
+    Args:
+        methods: rules, or `rule+objective`.
+        seeds: seeds of all methods.
+        grid: full name of a setting to values, such as `{"split.alpha": [0.01, 0.1]}`. Every combination is compared.
+        preset: named settings, `paper` or `trust`.
+        out: the folder; by default below `compare/`, named after what differs from the defaults.
+        workers: number of runs at a time; by default one per core.
+        watch: called with the progress, at short intervals.
+        **experiment: settings of all runs, as of `celm.Experiment`.
     """
-    rule, plus, objective = method.partition("+")
-    if not plus and rule not in rules.names() and rule in objectives.names():
-        rule, objective = "fedavg", rule
-    if not plus and rule not in rules.names():
-        raise CelmError(f"unknown method '{method}'", nearest(method, [*rules.names(), *objectives.names()]))
-    return rules.check(rule), objectives.check(objective or "plain")
+    if "seed" in experiment:
+        raise CelmError("celm.compare has no argument 'seed'", "give seeds=[...]")
+    base = Experiment(**experiment)
+    plan = make_plan(base, methods, seeds, grid, preset, None if out is None else Path(out))
+    uses_registered = any(registered_names(spec.experiment) for spec in plan.specs.values())
+    _, outcomes = run_plan(plan, InThisProcess if uses_registered else lambda: ProcessPool(workers), watch)
+    raise_failures(outcomes)
+    return Comparison(plan.folder)
 
 
-def compare_cells(
-    base: Experiment, methods: Sequence[str], seeds: Sequence[int], out: Path, preset: str | None
-) -> dict[tuple[str, int], Cell]:
-    """A run for every method and seed. Settings of the rule and objective that `base` names go to those alone."""
-    cells: dict[tuple[str, int], Cell] = {}
-    for method in methods:
-        rule, objective = parse_method(method)
-        for seed in seeds:
-            tables = base.tables()
-            for table, name in (("rule", rule), ("objective", objective)):
-                if tables[table]["name"] != name:
-                    tables[table] = {"name": name}
-            tables["run"] |= {"seed": seed, "workers": 0}
-            experiment = resolve(Experiment.parse(with_preset(tables, preset)))
-            cells[method, seed] = Cell(
-                experiment, out / f"{experiment.method}-seed{seed}", experiment.dataset.name, method
+def make_plan(
+    base: Experiment,
+    methods: Sequence[str],
+    seeds: Sequence[int],
+    grid: Grid | None = None,
+    preset: str | None = None,
+    out: Path | None = None,
+    command: Sequence[str] | None = None,
+) -> ComparisonPlan:
+    """Plan a comparison. `command` repeats it; by default it is made from the settings."""
+    _check_lists(methods, seeds)
+    points = _grid_points(grid or {})
+    name = [*data_parts(base), *distinguishing_parts(base), *([preset] if preset else [])]
+    name += ["grid-" + "-".join(setting.rpartition(".")[2] for setting in grid)] if grid else []
+    folder = out or Path("compare") / file_name(name)
+    specs: dict[GridKey, RunSpec] = {}
+    for point, values in points.items():
+        experiment = _with_values(base, values)
+        for (method, seed), spec in plan_comparison(experiment, methods, seeds, folder, preset).items():
+            if point:
+                spec = replace(
+                    spec, folder=folder / file_name([*_point_parts(values), spec.folder.name]), row=point
+                )
+            specs[point, method, seed] = spec
+    first = next(iter(specs.values())).experiment
+    dataset, *split = data_parts(base if base.split.name or "split.name" in (grid or {}) else first)
+    others = [_as_words(part) for part in distinguishing_parts(base) if not part.endswith("-rounds")]
+    rounds = pluralise(first.run.rounds or 0, "round")
+    title = ", ".join(
+        [dataset, *map(_as_words, split), *others, rounds, f"seeds {','.join(map(str, seeds))}"]
+    )
+    repeat = command or _command(base, methods, seeds, grid or {}, preset)
+    return ComparisonPlan(specs, folder, title, repeat)
+
+
+def run_plan(
+    plan: ComparisonPlan, pool_factory: Callable[[], RunPool], callback: ProgressCallback | None = None
+) -> tuple[ResultTable, dict[GridKey, RunOutcome]]:
+    """Run what is missing, and write tables, manifest and errors."""
+    planned = {key: existing_outcome(spec) or RunOutcome(spec, None) for key, spec in plan.specs.items()}
+    results = run_all(list(plan.specs.values()), pool_factory, _write_first(plan, planned, callback))
+    outcomes = dict(zip(plan.specs, results, strict=True))
+    if any(point for point, _, _ in outcomes):
+        table = build_grid_table(outcomes, plan.title)
+    else:
+        table = build_compare_table({key[1:]: outcome for key, outcome in outcomes.items()}, plan.title)
+    save_table(table, plan.folder)
+    write_comparison_manifest(plan.command, plan.title, outcomes, plan.folder)
+    return table, outcomes
+
+
+def raise_failures(outcomes: Mapping[GridKey, RunOutcome]) -> None:
+    """Raise an error that names the failed runs, if there are any."""
+    failed = [
+        f"{', '.join(filter(None, (point, method)))} at seed {seed}: {outcome.error}"
+        for (point, method, seed), outcome in outcomes.items()
+        if outcome.error
+    ]
+    if failed:
+        raise CelmError(f"{len(failed)} of {len(outcomes)} runs failed; {'; '.join(failed)}")
+
+
+def parse_grid(texts: Sequence[str]) -> dict[str, list[Any]]:
+    """Parse `--grid` options.
+
+    >>> parse_grid(["split.alpha=0.01,0.1", "split.name=pls,iid"])
+    {'split.alpha': [0.01, 0.1], 'split.name': ['pls', 'iid']}
+    """
+    grid: dict[str, list[Any]] = {}
+    for text in texts:
+        setting, equals, values = text.partition("=")
+        if not equals or not values.strip():
+            raise CelmError(
+                f"--grid: '{text}' is not a grid", "write TABLE.KEY=VALUE,VALUE, as in split.alpha=0.01,0.1"
             )
-    return cells
+        if setting.strip() in grid:
+            raise CelmError(f"--grid: '{setting.strip()}' is there twice", "give all its values at once")
+        as_list = parse_toml_value(f"[{values}]")
+        parts = (
+            as_list if isinstance(as_list, list) else [parse_toml_value(part) for part in values.split(",")]
+        )
+        grid[setting.strip()] = parts
+    return grid
 
 
-def compare_table(outcomes: dict[tuple[str, int], Outcome], title: str) -> Table:
-    """Methods by metrics; a metric that the split does not have is left out."""
-    methods = list(dict.fromkeys(method for method, _ in outcomes))
-    seeds = len({seed for _, seed in outcomes})
-    ours: dict[tuple[str, str], Figure] = {}
-    paper: dict[tuple[str, str], Figure] = {}
-    for method in methods:
-        done = [o for (name, _), o in outcomes.items() if name == method]
-        for metric in ACCURACIES:
-            values = [o.result[metric] for o in done if o.result and o.result[metric] is not None]
-            if values:
-                ours[method, metric] = Figure.of(values, meant=seeds)
-            if (figure := paper_figure(done[0].cell.experiment, metric)) is not None:
-                paper[method, metric] = figure
-    columns = [metric for metric in ACCURACIES if any(column == metric for _, column in ours)]
-    return Table(title, methods, columns, ours, paper)
+def _write_first(
+    plan: ComparisonPlan,
+    planned: Mapping[GridKey, RunOutcome],
+    callback: ProgressCallback | None,
+) -> ProgressCallback:
+    """Return a callback that writes the manifest before the first run ends, so that a killed comparison has one."""
+    written = False
+
+    def write_and_report(progress: Any) -> None:
+        nonlocal written
+        if not written:
+            write_comparison_manifest(plan.command, plan.title, planned, plan.folder)
+            written = True
+        if callback:
+            callback(progress)
+
+    return write_and_report
+
+
+def _check_lists(methods: Sequence[str], seeds: Sequence[int]) -> None:
+    for name, values, example in (("methods", methods, "['fedavg', 'celm']"), ("seeds", seeds, "[42, 43]")):
+        if isinstance(values, str | int) or not values:
+            raise CelmError(f"{name} must be a list: {values!r}", f"as in {example}")
+        if len(set(values)) < len(values):
+            raise CelmError(f"{name} must be without duplicates: {list(values)}")
+    for seed in seeds:
+        if not isinstance(seed, int) or isinstance(seed, bool):
+            raise CelmError(f"seeds must be whole numbers: {seed!r}", "as in [42, 43]")
+
+
+def _grid_points(grid: Grid) -> dict[str, dict[str, Any]]:
+    """Return the label of each grid point to its settings; one empty point without a grid."""
+    for setting, values in grid.items():
+        split_setting(setting)
+        if setting in ("run.seed", "rule.name", "objective.name"):
+            raise CelmError(f"grid: '{setting}' is not a setting of a grid", "use `methods` and `seeds`")
+        if isinstance(values, str) or not isinstance(values, Sequence) or not values:
+            raise CelmError(
+                f"grid: '{setting}' must have a list of values, not {values!r}", "as in [0.01, 0.1]"
+            )
+    combinations = itertools.product(*grid.values())
+    points = [dict(zip(grid, values, strict=True)) for values in combinations]
+    labels = [", ".join(f"{setting}={value}" for setting, value in point.items()) for point in points]
+    if len(set(labels)) < len(labels):
+        raise CelmError("grid: a setting has the same value twice")
+    return dict(zip(labels, points, strict=True))
+
+
+def _point_parts(values: Mapping[str, Any]) -> list[str]:
+    return [f"{setting.partition('.')[2]}-{value}" for setting, value in values.items()]
+
+
+def _with_values(base: Experiment, values: Mapping[str, Any]) -> Experiment:
+    tables = base.to_dict()
+    for setting, value in values.items():
+        set_value(tables, *split_setting(setting), value)
+    return Experiment.parse(tables)
+
+
+def _as_words(part: str) -> str:
+    """Return a part of a folder's name as words of a title.
+
+    >>> _as_words("dirichlet-0.05"), _as_words("batch-32")
+    ('dirichlet 0.05', 'batch 32')
+    """
+    return part.replace("-", " ", 1)
+
+
+def _command(
+    base: Experiment, methods: Sequence[str], seeds: Sequence[int], grid: Grid, preset: str | None
+) -> list[str]:
+    command = ["celm", "compare", "--methods", ",".join(methods), "--seeds", ",".join(map(str, seeds))]
+    for setting, values in grid.items():
+        command += ["--grid", f"{setting}={','.join(map(str, values))}"]
+    command += ["--preset", preset] if preset else []
+    return command + command_arguments(base)

@@ -1,18 +1,17 @@
-"""Estimators of contribution against the truth, which is known where every coalition was trained by itself.
+"""Compare estimators of contribution with the truth, which is known if every coalition was trained by itself.
 
-    v(S) = what the model of the clients S is worth after plain averaging among them alone       v(∅) = 0
+    v(S) = utility of the model of the clients S after plain averaging among them alone       v(∅) = 0
     Shapley value  φ_i = Σ_{S ⊆ N \\ i}  |S|! (N - |S| - 1)! / N!  (v(S ∪ i) - v(S))
     leave-one-out  λ_i = v(N) - v(N \\ i)
     agreement of an estimator's final weights with φ, and with λ: Pearson and Spearman correlation, top-1 and
     bottom-1 hits (`celm.metrics.fairness`)
 
-    gain of client i under a method = worth of the method's global model - v({i})
+    gain of client i under a method = utility of the method's global model - v({i})
 
-Utilities v are the study's metrics that are no costs, on the test set. Clients keep their data, their seeds and the
-number of rounds in every coalition. v(∅) shifts all φ alike and changes no agreement. An estimator whose weights are
-all the same says nothing: its correlations count as 0, its hits as what guessing gives. Where the truth itself is
-constant, or the utility is not defined (rare classes), there is nothing to agree with and the row is left out of the
-mean.
+Utilities v are the study's metrics that are not costs, on the test set. Clients keep their data, their seeds and the
+number of rounds in every coalition. v(∅) shifts all φ equally and changes no agreement. An estimator with equal weights
+is uninformative: its correlations count as 0, its hits as the probability of a guess. If the truth itself is constant,
+or the utility is undefined (rare classes), the row is excluded from the mean.
 """
 
 from __future__ import annotations
@@ -23,22 +22,21 @@ from pathlib import Path
 from typing import Any
 
 from celm.base.files import dump_json, write_text
-from celm.federation.folder import Folder
 from celm.metrics.fairness import bottom_hit, collaboration_gain, pearson, spearman, top_hit
+from celm.records.run_files import RunFiles
+from celm.records.run_records import RunResult
 from celm.rules import rules
 from celm.rules.coalitions import Game
-from celm.rules.leave_one_out import leave_one_out
-from celm.rules.shapley import shapley
-from celm.study.compare import parse_method
-from celm.study.declaration import Study
-from celm.study.grid import Key, Outcome
-from celm.study.measures import COSTS
-from celm.study.scales import Scale, rows_at, seeds_at
-from celm.study.table import Figure, Table
+from celm.rules.leave_one_out import leave_one_out_values
+from celm.rules.shapley import shapley_values
+from celm.study.plan import GridKey
+from celm.study.results import RunOutcome
+from celm.study.run_metrics import COST_METRICS
+from celm.study.spec import StudySpec, parse_method
 
-Measure = Callable[[Mapping[str, float], Mapping[str, float]], float | None]
+_AgreementMeasure = Callable[[Mapping[str, float], Mapping[str, float]], float | None]
 
-AGREEMENT: dict[str, Measure] = {
+AGREEMENT_MEASURES: dict[str, _AgreementMeasure] = {
     "Pearson": pearson,
     "Spearman": spearman,
     "top-1": top_hit,
@@ -49,7 +47,7 @@ REFERENCES = ("shapley", "leave_one_out")
 
 @dataclass(frozen=True)
 class Truth:
-    """What the clients of one row and seed are worth by one utility."""
+    """The true contributions of the clients of one row and seed, by one utility."""
 
     row: str
     seed: int
@@ -57,14 +55,14 @@ class Truth:
     everyone: float
     """v(N)."""
     worth: Mapping[str, float]
-    """v of every coalition but the empty one; its clients by their places, as in `0+2`."""
+    """Coalition, by the positions of its clients as in `0+2`, to v."""
     shapley: Mapping[str, float]
     leave_one_out: Mapping[str, float]
 
 
 @dataclass(frozen=True)
 class Agreement:
-    """How an estimator's weights agree with a reference; None where that is constant."""
+    """The agreement of an estimator's weights with a reference; None if the reference is constant."""
 
     row: str
     seed: int
@@ -74,195 +72,170 @@ class Agreement:
     values: Mapping[str, float | None]
 
 
-def utilities(study: Study) -> list[str]:
-    return [metric for metric in study.metrics if metric not in COSTS]
+def utility_metrics(study: StudySpec) -> list[str]:
+    return [metric for metric in study.metrics if metric not in COST_METRICS]
 
 
-def truths(study: Study, outcomes: Mapping[Key, Outcome]) -> list[Truth]:
-    """Of every row and seed whose coalitions are all there, by every utility that it has."""
-    found = []
+def compute_truths(study: StudySpec, outcomes: Mapping[GridKey, RunOutcome]) -> list[Truth]:
+    """Return the truth of each row and seed with results of all coalitions, by each utility that is defined."""
+    truths = []
     for row, seed in dict.fromkeys((row, seed) for row, _, seed in outcomes):
-        worth = coalitions_of(study, outcomes, row, seed)
-        if worth is None:
+        clients_and_results = coalition_results(study, outcomes, row, seed)
+        if clients_and_results is None:
             continue
-        clients, results = worth
-        for utility in utilities(study):
-            values = {coalition: result[utility] for coalition, result in results.items()}
-            if None not in values.values():
-                found.append(truth_of(row, seed, utility, clients, values))
-    return found
+        clients, results = clients_and_results
+        for utility in utility_metrics(study):
+            worth = {coalition: getattr(result, utility) for coalition, result in results.items()}
+            if None not in worth.values():
+                truths.append(truth_from_worth(row, seed, utility, clients, worth))
+    return truths
 
 
-def coalitions_of(
-    study: Study, outcomes: Mapping[Key, Outcome], row: str, seed: int
-) -> tuple[list[str], dict[int, dict[str, Any]]] | None:
-    """The clients of a row in order, and the result of each of their coalitions; None where one is missing.
+def coalition_results(
+    study: StudySpec, outcomes: Mapping[GridKey, RunOutcome], row: str, seed: int
+) -> tuple[list[str], dict[int, RunResult]] | None:
+    """Return the clients of a row in order, and coalition to result; None if a result is missing.
 
-    Bit i of a coalition says whether client i is in it.
+    Bit i of a coalition is 1 if client i is a member.
     """
-    found = {
-        outcome.cell.experiment.run.clients: outcome.result
+    results_by_members = {
+        outcome.spec.experiment.run.clients: outcome.result
         for (of_row, method, of_seed), outcome in outcomes.items()
         if (of_row, of_seed) == (row, seed) and method not in study.methods
     }
-    everyone = max((members for members in found if members), key=len, default=())
-    place = {name: i for i, name in enumerate(everyone)}
+    everyone = max((members for members in results_by_members if members), key=len, default=())
+    position = {name: i for i, name in enumerate(everyone)}
     results = {
-        sum(1 << place[name] for name in members): result
-        for members, result in found.items()
+        sum(1 << position[name] for name in members): result
+        for members, result in results_by_members.items()
         if members and result is not None
     }
-    complete = everyone and len(results) == (1 << len(everyone)) - 1
-    return (list(everyone), results) if complete else None
+    is_complete = everyone and len(results) == (1 << len(everyone)) - 1
+    return (list(everyone), results) if is_complete else None
 
 
-def truth_of(row: str, seed: int, utility: str, clients: Sequence[str], worth: Mapping[int, float]) -> Truth:
-    """From the worth of every coalition but the empty one."""
-    game = Game(len(clients), lambda asked: [worth[coalition] if coalition else 0.0 for coalition in asked])
+def truth_from_worth(
+    row: str, seed: int, utility: str, clients: Sequence[str], worth: Mapping[int, float]
+) -> Truth:
+    """Compute the truth from the worth of every coalition except the empty one."""
+    game = Game(
+        len(clients), lambda coalitions: [worth[coalition] if coalition else 0.0 for coalition in coalitions]
+    )
     return Truth(
         row,
         seed,
         utility,
-        everyone=worth[game.everyone],
-        worth={members(coalition): value for coalition, value in sorted(worth.items())},
-        shapley=dict(zip(clients, shapley(game), strict=True)),
-        leave_one_out=dict(zip(clients, leave_one_out(game), strict=True)),
+        everyone=worth[game.grand_coalition],
+        worth={_format_members(coalition): value for coalition, value in sorted(worth.items())},
+        shapley=dict(zip(clients, shapley_values(game), strict=True)),
+        leave_one_out=dict(zip(clients, leave_one_out_values(game), strict=True)),
     )
 
 
-def members(coalition: int) -> str:
-    """
-    >>> members(0b101)
+def _format_members(coalition: int) -> str:
+    """Return the positions of the members of a coalition.
+
+    >>> _format_members(0b101)
     '0+2'
     """
-    return "+".join(str(place) for place in range(coalition.bit_length()) if coalition >> place & 1)
+    return "+".join(str(position) for position in range(coalition.bit_length()) if coalition >> position & 1)
 
 
-def agreements(study: Study, outcomes: Mapping[Key, Outcome]) -> Iterator[Agreement]:
-    """Of every estimator with both references, for every truth that is known."""
-    for truth in truths(study, outcomes):
+def compute_agreements(study: StudySpec, outcomes: Mapping[GridKey, RunOutcome]) -> Iterator[Agreement]:
+    """Yield the agreement of each estimator with each reference, for each known truth."""
+    for truth in compute_truths(study, outcomes):
         for method in study.methods:
             outcome = outcomes.get((truth.row, method, truth.seed))
             if outcome is None or outcome.result is None:
                 continue
             for reference in REFERENCES:
-                values = agreement(outcome.result["weights"], getattr(truth, reference))
+                values = measure_agreement(outcome.result.weights, getattr(truth, reference))
                 yield Agreement(truth.row, truth.seed, truth.utility, reference, method, values)
 
 
-def agreement(weights: Mapping[str, float], reference: Mapping[str, float]) -> dict[str, float | None]:
-    """By every measure.
+def measure_agreement(
+    weights: Mapping[str, float], reference: Mapping[str, float]
+) -> dict[str, float | None]:
+    """Return agreement measure to its value.
 
-    >>> agreement({"a": 0.5, "b": 0.5}, {"a": 2.0, "b": 1.0})
+    >>> measure_agreement({"a": 0.5, "b": 0.5}, {"a": 2.0, "b": 1.0})
     {'Pearson': 0.0, 'Spearman': 0.0, 'top-1': 0.5, 'bottom-1': 0.5}
     """
-    if constant(reference):
-        return dict.fromkeys(AGREEMENT, None)
-    return {name: measure(weights, reference) or 0.0 for name, measure in AGREEMENT.items()}
+    if is_constant(reference):
+        return dict.fromkeys(AGREEMENT_MEASURES, None)
+    return {name: measure(weights, reference) or 0.0 for name, measure in AGREEMENT_MEASURES.items()}
 
 
-def gains(study: Study, outcomes: Mapping[Key, Outcome]) -> Iterator[dict[str, Any]]:
-    """What clients get out of each method beyond training alone, for every truth that is known."""
-    for truth in truths(study, outcomes):
-        alone = {client: truth.worth[str(place)] for place, client in enumerate(truth.shapley)}
-        for method in study.methods:
-            outcome = outcomes.get((truth.row, method, truth.seed))
-            if outcome is None or outcome.result is None or outcome.result.get(truth.utility) is None:
-                continue
-            if gain := collaboration_gain(outcome.result[truth.utility], alone):
-                about = {"row": truth.row, "seed": truth.seed, "utility": truth.utility, "method": method}
-                yield {**about, **asdict(gain)}
-
-
-def truth_table(study: Study, outcomes: Mapping[Key, Outcome], scale: Scale) -> Table:
-    """References, utilities and measures by estimators, over all federations (rows and seeds).
-
-    A figure is marked where runs are missing that could be judged by, of the estimator or of coalitions.
-    """
-    gathered: dict[tuple[str, str], list[float]] = {}
-    for found in agreements(study, outcomes):
-        for name, value in found.values.items():
-            if value is not None:
-                row = f"{found.reference} of {found.utility}: {name}"
-                gathered.setdefault((row, found.method), []).append(value)
-    meant = {
-        f"{reference} of {utility}: {name}": count
-        for (reference, utility), count in judges(study, outcomes, scale).items()
-        for name in AGREEMENT
-    }
-    ours = {
-        (row, method): Figure.of(values, percent=False, meant=meant[row])
-        for (row, method), values in gathered.items()
-    }
-    shown = [row for row in meant if any(row == key for key, _ in ours)]
-    methods = [method for method in study.methods if any(method == key for _, key, _ in outcomes)]
-    return Table(study.title + scale.note, shown, methods, ours, {}, "columns", "federations")
-
-
-def judges(study: Study, outcomes: Mapping[Key, Outcome], scale: Scale) -> dict[tuple[str, str], int]:
-    """Reference and utility to how many federations there are to judge by, but for those known to say nothing."""
-    places = [(row.label, seed) for row in rows_at(study, scale) for seed in seeds_at(study.seeds, scale)]
-    known = {place for place in places if coalitions_of(study, outcomes, *place)}
-    telling: dict[tuple[str, str], set[tuple[str, int]]] = {}
-    for truth in truths(study, outcomes):
-        for reference in REFERENCES:
-            if not constant(getattr(truth, reference)):
-                telling.setdefault((reference, truth.utility), set()).add((truth.row, truth.seed))
-    return {
-        (reference, utility): len(places) - len(known - telling.get((reference, utility), set()))
-        for reference in REFERENCES
-        for utility in utilities(study)
-    }
-
-
-def constant(reference: Mapping[str, float]) -> bool:
+def is_constant(reference: Mapping[str, float]) -> bool:
     return top_hit(reference, reference) is None
 
 
-def save_truth(study: Study, outcomes: Mapping[Key, Outcome], folder: Path) -> None:
-    """`truth.json`: worth, true values, weights, agreements and gains, what each estimator needs, what it cost."""
-    done = [(key, outcome) for key, outcome in outcomes.items() if outcome.result is not None]
+def collaboration_gains(study: StudySpec, outcomes: Mapping[GridKey, RunOutcome]) -> Iterator[dict[str, Any]]:
+    """Yield the gains of clients over training alone, for each method and each known truth."""
+    for truth in compute_truths(study, outcomes):
+        alone = {client: truth.worth[str(position)] for position, client in enumerate(truth.shapley)}
+        for method in study.methods:
+            outcome = outcomes.get((truth.row, method, truth.seed))
+            if outcome is None or outcome.result is None:
+                continue
+            utility = getattr(outcome.result, truth.utility)
+            if utility is not None and (gain := collaboration_gain(utility, alone)):
+                key_fields = {
+                    "row": truth.row,
+                    "seed": truth.seed,
+                    "utility": truth.utility,
+                    "method": method,
+                }
+                yield {**key_fields, **asdict(gain)}
+
+
+def save_truth(study: StudySpec, outcomes: Mapping[GridKey, RunOutcome], folder: Path) -> None:
+    """Write truth.json: worth, true values, weights, agreements, gains, and estimators' requirements and costs."""
+    finished = [(key, outcome) for key, outcome in outcomes.items() if outcome.result is not None]
     retraining = [
-        o.result["seconds"] for (_, method, _), o in done if method not in study.methods and o.result
+        o.result.seconds for (_, method, _), o in finished if method not in study.methods and o.result
     ]
-    about = {
+    document = {
         "estimators": {
-            method: {"needs": needs(study, method), "server_seconds_a_run": seconds_a_run(method, done)}
+            method: {
+                "needs": describe_requirements(study, method),
+                "server_seconds_a_run": _mean_server_seconds(method, finished),
+            }
             for method in study.methods
         },
         "retraining_seconds": sum(retraining),
-        "truth": [asdict(truth) for truth in truths(study, outcomes)],
+        "truth": [asdict(truth) for truth in compute_truths(study, outcomes)],
         "weights": [
-            {"row": row, "seed": seed, "method": method, "weights": outcome.result["weights"]}
-            for (row, method, seed), outcome in done
+            {"row": row, "seed": seed, "method": method, "weights": outcome.result.weights}
+            for (row, method, seed), outcome in finished
             if method in study.methods and outcome.result
         ],
-        "agreement": [asdict(found) for found in agreements(study, outcomes)],
-        "gain": list(gains(study, outcomes)),
+        "agreement": [asdict(agreement) for agreement in compute_agreements(study, outcomes)],
+        "gain": list(collaboration_gains(study, outcomes)),
     }
-    write_text(folder / "truth.json", dump_json(about, indent=1) + "\n")
+    write_text(folder / "truth.json", dump_json(document, indent=1) + "\n")
 
 
-def needs(study: Study, method: str) -> str:
-    """What an estimator must be given, in words."""
-    own = study.methods[method]
-    name, _ = parse_method(own.method or method)
-    rule = rules.build(name, own.settings.get("rule", {}))
-    parts = {
-        "held-out data": rule.needs.validation,
-        "reported sizes": rule.needs.sizes or getattr(rule, "by_size", False),
-        rule.needs.extras: bool(rule.needs.extras),
+def describe_requirements(study: StudySpec, method: str) -> str:
+    """Return, as text, what an estimator must receive."""
+    declared_method = study.methods[method]
+    name, _ = parse_method(declared_method.method or method)
+    rule = rules.build(name, declared_method.settings.get("rule", {}))
+    requirements = {
+        "held-out data": rule.requirements.validation,
+        "reported sizes": rule.requirements.sizes or getattr(rule, "by_size", False),
+        rule.requirements.extra_exchange: bool(rule.requirements.extra_exchange),
     }
-    return ", ".join(["client models", *(part for part, needed in parts.items() if needed)])
+    return ", ".join(["client models", *(part for part, needed in requirements.items() if needed)])
 
 
-def seconds_a_run(method: str, done: Sequence[tuple[Key, Outcome]]) -> float | None:
-    """Mean over runs of all the seconds that the server took; None where a run did not take the time."""
+def _mean_server_seconds(method: str, finished: Sequence[tuple[GridKey, RunOutcome]]) -> float | None:
+    """Return the mean over runs of the total server time; None if a run has no time of some round."""
     totals = []
-    for (_, of_method, _), outcome in done:
+    for (_, of_method, _), outcome in finished:
         if of_method == method and outcome.result is not None:
-            times = Folder(outcome.cell.place).server_times()
-            if len(times) < outcome.result["rounds"]:
+            times = RunFiles(outcome.spec.folder).server_times()
+            if len(times) < outcome.result.rounds:
                 return None
             totals.append(sum(times.values()))
     return sum(totals) / len(totals) if totals else None

@@ -1,8 +1,8 @@
-"""Cells on a Ray cluster. A cell's folder travels there as bytes and comes home again, so no file system is shared.
+"""Runs on a Ray cluster. The run folder is sent to the cluster as bytes and back, so no shared file system is needed.
 
-A cell is locked at home for as long as it is away. Its folder comes home every few seconds as it then is, so that a
-worker that is killed loses little: the cell is sent again, and goes on from there. Every node of the cluster needs
-this version of celm and the datasets.
+The local folder stays locked while its run is on the cluster. Every few seconds the current folder is copied back. So a
+killed worker loses little: the run is sent again and resumes from the copy. Every node of the cluster needs the same
+version of celm and the datasets.
 """
 
 from __future__ import annotations
@@ -17,26 +17,27 @@ from tempfile import TemporaryDirectory
 from threading import Event
 
 from celm.base.errors import CelmError
-from celm.engines.ray_cluster import ATTEMPTS, Cluster, check_release, pass_on
-from celm.federation.folder import Folder
-from celm.federation.parcel import pack, unpack
-from celm.study.grid import POLL_SECONDS, Cell, held
+from celm.engines.ray_cluster import MAX_ATTEMPTS, RayCluster, check_celm_version, raise_unless_retryable
+from celm.runs.folder_transfer import read_run_files, write_run_files
+from celm.runs.run_folder import RunFolder
+from celm.study.plan import RunSpec
+from celm.study.scheduler import POLL_SECONDS, locked_folder
 
-HOME_EVERY_SECONDS = 10.0
+_SYNC_SECONDS = 10.0
 
 
 class RayPool:
     def __init__(self, size: int | None = None, address: str | None = None) -> None:
-        # Ray tells of workers that died on stdout, which is for results.
+        # Ray reports dead workers on stdout, which is for results only.
         self.stdout = redirect_stdout(sys.stderr)
-        self.cluster = Cluster("--pool ray", address)
+        self.cluster = RayCluster("--pool ray", address)
         self.stdout.__enter__()
         self.size = size or self.cluster.cpus
         self.threads = ThreadPoolExecutor(self.size)
         self.closing = Event()
 
-    def submit(self, cell: Cell) -> Future[None]:
-        return self.threads.submit(self.run, cell)
+    def submit(self, spec: RunSpec) -> Future[None]:
+        return self.threads.submit(self._run_locked, spec)
 
     def close(self) -> None:
         self.closing.set()
@@ -44,54 +45,54 @@ class RayPool:
         self.cluster.close()
         self.stdout.__exit__(None, None, None)
 
-    def run(self, cell: Cell) -> None:
-        with held(cell) as folder:
-            folder.sweep()
+    def _run_locked(self, spec: RunSpec) -> None:
+        with locked_folder(spec) as folder:
+            folder.remove_partial_files()
             try:
-                self.send(cell, folder)
+                self._run_with_retries(spec, folder)
             except CelmError:
-                if folder.fresh and not folder.records():
-                    folder.discard()  # nothing was done yet: leave nothing behind
+                if folder.is_new and not folder.records():
+                    folder.remove_if_unused()  # no round is done: leave nothing behind
                 raise
 
-    def send(self, cell: Cell, folder: Folder) -> None:
+    def _run_with_retries(self, spec: RunSpec, folder: RunFolder) -> None:
         from ray.exceptions import RayError
 
-        for attempt in range(1, ATTEMPTS + 1):
+        for attempt in range(1, MAX_ATTEMPTS + 1):
             try:
-                return self.follow(cell, folder)
+                return self._run_remote(spec, folder)
             except RayError as error:
-                pass_on(error, attempt)
+                raise_unless_retryable(error, attempt)
         return None
 
-    def follow(self, cell: Cell, folder: Folder) -> None:
-        """Send the cell, and take in its folder whenever it comes home."""
+    def _run_remote(self, spec: RunSpec, folder: RunFolder) -> None:
+        """Run `spec` on the cluster, and write each copy of the folder that comes back."""
         ray = self.cluster.ray
-        task = self.cluster.task(work_away, cell.experiment.run.threads, num_returns="streaming")
-        parcels = task.remote(pack(folder), version("celm"))
+        task = self.cluster.task(remote_run, spec.experiment.run.threads, num_returns="streaming")
+        snapshots = task.remote(read_run_files(folder), version("celm"))
         while True:
-            ready, _ = ray.wait([parcels], timeout=POLL_SECONDS)
+            ready, _ = ray.wait([snapshots], timeout=POLL_SECONDS)
             if self.closing.is_set():
-                ray.cancel(parcels, force=True)
+                ray.cancel(snapshots, force=True)
                 return
             if ready:
                 try:
-                    unpack(ray.get(next(parcels)), folder)
+                    write_run_files(ray.get(next(snapshots)), folder)
                 except StopIteration:
                     return
 
 
-def work_away(files: dict[str, bytes], release: str) -> Iterator[dict[str, bytes]]:
-    """On the cluster: go on with the run of these files; its folder every few seconds, and at the end."""
-    from celm.engines.launch import carry_out
+def remote_run(files: dict[str, bytes], release: str) -> Iterator[dict[str, bytes]]:
+    """Continue a run on the cluster. Yield its files every few seconds, and at the end."""
+    from celm.runs.runner import continue_run
 
-    check_release(release)
-    with TemporaryDirectory(prefix="celm-") as place, ThreadPoolExecutor(1) as thread:
-        folder = Folder(Path(place))
-        unpack(files, folder)
-        work = thread.submit(carry_out, folder, workers=0)
-        over = False
-        while not over:
-            over = bool(wait([work], timeout=HOME_EVERY_SECONDS).done)
-            yield pack(folder)
-        work.result()
+    check_celm_version(release)
+    with TemporaryDirectory(prefix="celm-") as temporary, ThreadPoolExecutor(1) as thread:
+        folder = RunFolder(Path(temporary))
+        write_run_files(files, folder)
+        future = thread.submit(continue_run, folder, workers=0)
+        finished = False
+        while not finished:
+            finished = bool(wait([future], timeout=_SYNC_SECONDS).done)
+            yield read_run_files(folder)
+        future.result()

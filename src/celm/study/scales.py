@@ -1,11 +1,11 @@
-"""How large a study is run: as in the paper, quick on the real data, or a smoke test that needs no data at all.
+"""The scale of a study: as in the paper, quick on the real data, or a smoke test that needs no data.
 
 paper   as declared
-quick   a fifth of the rounds but at least ten (rates decay in proportion), at most 1000 samples of each class,
-        eight evaluations of the global model or a few more, since one after every round takes as long as the
-        training, the first seed
-smoke   the embedded digits in place of the dataset, three rounds, a fortieth of the probe steps, the first seed;
-        where every coalition is trained, three clients, and every split once
+quick   a fifth of the rounds but at least ten (rates decay in proportion), at most 1000 samples of each class, the
+        first seed. The global model is evaluated eight times or slightly more often, because an evaluation after every
+        round takes as long as the training
+smoke   the embedded digits instead of the dataset, three rounds, a fortieth of the probe steps, the first seed. With
+        ground truth, three clients, and each split once
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from collections.abc import Sequence
 from enum import StrEnum
 from typing import Any
 
-from celm.federation.assembly import resolve
-from celm.federation.experiment import Experiment, Probing
-from celm.study.declaration import Row, Study
+from celm.experiment.config import Experiment, ProbeConfig
+from celm.federation.build import resolve_defaults
+from celm.study.spec import Row, StudySpec
 
 QUICK_LIMIT = 1000
-"""Samples of each class."""
-QUICK_EVALUATIONS = 8
-"""The test set stays whole."""
-USUAL_STEPS: int = Probing.model_fields["steps"].default
-SMOKE_STEPS = 40
-"""Probe steps for which a smoke test takes one."""
+"""Maximum number of samples of each class."""
+_QUICK_EVALUATIONS = 8
+"""Evaluations of a quick run; the test set is not reduced."""
+_DEFAULT_PROBE_STEPS: int = ProbeConfig.model_fields["steps"].default
+_SMOKE_STEP_DIVISOR = 40
+"""A smoke test divides the number of probe steps by this."""
 
 
 class Scale(StrEnum):
@@ -35,7 +35,7 @@ class Scale(StrEnum):
 
     @property
     def note(self) -> str:
-        """What a table's title adds."""
+        """Text to add to the title of a table."""
         return {
             "paper": "",
             "quick": " (quick)",
@@ -43,43 +43,45 @@ class Scale(StrEnum):
         }[self]
 
 
-def scaled(tables: dict[str, Any], scale: Scale) -> dict[str, Any]:
-    """All settings of a run at a scale; the shape of the experiment (split, clients, methods) stays."""
+def apply_scale(tables: dict[str, Any], scale: Scale) -> dict[str, Any]:
+    """Return the settings of a run at a scale. Split, clients and method stay the same."""
     tables = {name: dict(table) for name, table in tables.items()}
     if scale is Scale.quick:
-        full = resolve(Experiment.parse(tables))
-        rounds = full.run.rounds or 0
-        fewer = min(rounds, max(10, rounds // 5))
-        decays = [at * fewer // rounds for at in full.train.decay_at]
-        every = max(full.run.evaluate_every, fewer // QUICK_EVALUATIONS)
-        tables["run"] = {**tables.get("run", {}), "rounds": fewer, "evaluate_every": every}
+        full_experiment = resolve_defaults(Experiment.parse(tables)).experiment
+        rounds = full_experiment.run.rounds or 0
+        fewer_rounds = min(rounds, max(10, rounds // 5))
+        decays = [at * fewer_rounds // rounds for at in full_experiment.train.decay_at]
+        evaluate_every = max(full_experiment.run.evaluate_every, fewer_rounds // _QUICK_EVALUATIONS)
+        tables["run"] = {**tables.get("run", {}), "rounds": fewer_rounds, "evaluate_every": evaluate_every}
         tables["train"] = {**tables.get("train", {}), "decay_at": decays}
-        limit = min(full.dataset.limit or QUICK_LIMIT, QUICK_LIMIT)
+        limit = min(full_experiment.dataset.limit or QUICK_LIMIT, QUICK_LIMIT)
         tables["dataset"] = {**tables["dataset"], "limit": limit}
     elif scale is Scale.smoke:
         tables["run"] = {**tables.get("run", {}), "rounds": 3}
         tables["train"] = {**tables.get("train", {}), "batch": 32}
         probe = tables.get("probe", {})
-        tables["probe"] = {**probe, "steps": smoke_steps(probe.get("steps", USUAL_STEPS))}
+        tables["probe"] = {**probe, "steps": _smoke_steps(probe.get("steps", _DEFAULT_PROBE_STEPS))}
         tables["dataset"] = {"name": "digits"}
         if tables["split"]["name"] == "natural":
-            tables["split"] = {"name": "pls", "clients": 6}  # digits have no owners
+            tables["split"] = {"name": "pls", "clients": 6}  # digits have no natural split
     return tables
 
 
-def smoke_steps(steps: Any) -> Any:
-    """The usual 200 are 5, and methods that differ in their steps still do; what is no number is told of later."""
-    return math.ceil(steps / SMOKE_STEPS) if isinstance(steps, int) else steps
+def _smoke_steps(steps: Any) -> Any:
+    """Return fewer steps: 5 for the default 200. Different numbers stay different. Invalid values stay as is."""
+    return math.ceil(steps / _SMOKE_STEP_DIVISOR) if isinstance(steps, int) else steps
 
 
-def rows_at(study: Study, scale: Scale) -> list[Row]:
-    """The rows that are run at a scale."""
+def rows_for_scale(study: StudySpec, scale: Scale) -> list[Row]:
+    """Return the rows that a study has at a scale."""
     if not (study.ground_truth and scale is Scale.smoke):
         return list(study.rows)
-    once = {row.split_label: row for row in reversed(study.rows)}
-    few = [row for row in study.rows if once[row.split_label] is row]
-    return [row.model_copy(update={"split": row.split.model_copy(update={"clients": 3})}) for row in few]
+    row_by_split = {row.split_label: row for row in reversed(study.rows)}
+    smoke_rows = [row for row in study.rows if row_by_split[row.split_label] is row]
+    return [
+        row.model_copy(update={"split": row.split.model_copy(update={"clients": 3})}) for row in smoke_rows
+    ]
 
 
-def seeds_at(seeds: Sequence[int], scale: Scale) -> list[int]:
+def seeds_for_scale(seeds: Sequence[int], scale: Scale) -> list[int]:
     return list(seeds) if scale is Scale.paper else list(seeds)[:1]

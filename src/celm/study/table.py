@@ -1,11 +1,11 @@
-"""A table of mean ± standard deviation, with the paper's figure beside ours, in several forms."""
+"""A table of mean ± standard deviation, with the paper's value beside ours, in several formats."""
 
 from __future__ import annotations
 
 import csv
 import io
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
@@ -13,169 +13,183 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any, Literal
 
-from celm.base.files import dump_json, explained, write_text
+from celm.base.files import os_errors_as_celm_error, write_text
+from celm.base.text import csv_cell
+from celm.records.schema import write_record
+from celm.records.study_records import TableCell, TableFile
 
-SHORT = "†"
-"""Marks figures of fewer values than meant."""
+_INCOMPLETE_MARK = "†"
+"""Marks a statistic that has fewer values than expected."""
 
 
 @dataclass(frozen=True)
-class Figure:
-    """A mean of n values, their standard deviation (n - 1; None for a single one) and n. Fractions, not percent."""
+class Statistic:
+    """The mean of n values, their standard deviation (n - 1; None for n = 1) and n. Fractions, not percent."""
 
     mean: float
     std: float | None
     count: int
     percent: bool = True
-    """Whether it is shown in percent, or as it is."""
-    low: bool = False
-    """Whether less is better."""
+    """Whether it is displayed in percent."""
+    lower_is_better: bool = False
     ranked: bool = True
-    """Whether more, or less, is better at all."""
-    meant: int = 0
-    """How many values it should be of; with fewer it is marked."""
+    """Whether higher or lower is better at all."""
+    expected_count: int = 0
+    """How many values it should have; with fewer it is marked."""
 
     @classmethod
-    def of(
+    def from_values(
         cls,
         values: Sequence[float],
         percent: bool = True,
-        low: bool = False,
+        lower_is_better: bool = False,
         ranked: bool = True,
-        meant: int = 0,
-    ) -> Figure:
-        """
-        >>> Figure.of([0.8, 0.9]).shown()
+        expected_count: int = 0,
+    ) -> Statistic:
+        """Compute mean and standard deviation.
+
+        >>> Statistic.from_values([0.8, 0.9]).format()
         '85.00 ± 7.07'
-        >>> Figure.of([0.8, 0.9], percent=False).shown()
+        >>> Statistic.from_values([0.8, 0.9], percent=False).format()
         '0.850 ± 0.071'
         """
         spread = stdev(values) if len(values) > 1 else None
-        return cls(mean(values), spread, len(values), percent, low, ranked, meant)
+        return cls(mean(values), spread, len(values), percent, lower_is_better, ranked, expected_count)
 
-    def shown(self, between: str = " ± ") -> str:
-        spread = "" if self.std is None else between + self.scaled(self.std)
-        return self.scaled(self.mean) + spread
+    def format(self, separator: str = " ± ") -> str:
+        spread = "" if self.std is None else separator + self.format_number(self.std)
+        return self.format_number(self.mean) + spread
 
-    def scaled(self, value: float, sign: str = "") -> str:
-        """A number as this figure shows its own; with `+` also the sign of positive ones."""
+    def format_number(self, value: float, sign: str = "") -> str:
+        """Format a number in the unit of this statistic. With the sign `+`, positive numbers have a sign, too."""
         return f"{100 * value:{sign}.2f}" if self.percent else f"{value:{sign}.3f}"
 
     @property
-    def merit(self) -> float:
-        """Larger is better; equal where what is shown is equal."""
-        shown = float(self.scaled(self.mean))
-        return -shown if self.low else shown
+    def rank_key(self) -> float:
+        """A key that is larger for better statistics, and equal if they are displayed as equal."""
+        value = float(self.format_number(self.mean))
+        return -value if self.lower_is_better else value
 
     @property
-    def short(self) -> bool:
-        return self.count < self.meant
+    def is_incomplete(self) -> bool:
+        return self.count < self.expected_count
 
 
 @dataclass(frozen=True)
-class Table:
-    """Figures by (row, column). The best and second-best are marked among those that compete with one another."""
+class ResultTable:
+    """Statistics by (row, column). The best and the second best of the competing ones are marked."""
 
     title: str
     rows: Sequence[str]
     columns: Sequence[str]
-    ours: Mapping[tuple[str, str], Figure]
-    paper: Mapping[tuple[str, str], Figure]
-    compete: Literal["rows", "columns", "none"] = "rows"
-    """Whether the rows of a column compete, or the columns of a row, or nothing."""
-    over: str = "seeds"
-    """What figures are means over."""
+    ours: Mapping[tuple[str, str], Statistic]
+    paper: Mapping[tuple[str, str], Statistic]
+    compare: Literal["rows", "columns", "none"] = "rows"
+    """Whether the rows of a column compete, or the columns of a row."""
+    averaged_over: str = "seeds"
+    """Units over which the means are taken."""
 
-    def own(self, row: str, column: str, between: str = " ± ", short: str = SHORT) -> str:
-        """Our figure, with a mark where it is of fewer values than meant; a dash where there is none."""
+    def format_ours(
+        self, row: str, column: str, separator: str = " ± ", incomplete_mark: str = _INCOMPLETE_MARK
+    ) -> str:
+        """Return our statistic, with a mark if it is incomplete; a dash if there is none."""
         ours = self.ours.get((row, column))
         if ours is None:
             return "–"
-        return ours.shown(between) + (short if ours.short else "")
+        return ours.format(separator) + (incomplete_mark if ours.is_incomplete else "")
 
-    def beside(self, row: str, column: str, between: str = " ± ") -> str:
-        """The paper's figure, and how far ours is above it; empty where the paper has none."""
+    def format_paper(self, row: str, column: str, separator: str = " ± ") -> str:
+        """Return the paper's statistic and our difference from it; empty if the paper has none."""
         paper, difference = self.paper.get((row, column)), self.difference(row, column)
         if paper is None:
             return ""
-        return paper.shown(between) + ("" if difference is None else f"; {paper.scaled(difference, '+')}")
+        return paper.format(separator) + (
+            "" if difference is None else f"; {paper.format_number(difference, '+')}"
+        )
 
     @property
     def note(self) -> str:
-        """What the mark of short figures means; empty where there are none."""
-        counts = sorted({(ours.meant, ours.count) for ours in self.ours.values() if ours.short})
-        told = [
-            f"{' or '.join(str(n) for _, n in group)} of {meant}"
-            for meant, group in groupby(counts, itemgetter(0))
-        ]
-        return f"{SHORT} {', '.join(told)} {self.over}" if told else ""
-
-    def place(self, row: str, column: str) -> int:
-        """1 for the best among its rivals, 2 for the second, 0 for the rest; by what is shown, so ties share."""
-        rivals = (
-            [(r, column) for r in self.rows] if self.compete == "rows" else [(row, c) for c in self.columns]
+        """The explanation of the mark of incomplete statistics; empty if there are none."""
+        counts = sorted(
+            {(ours.expected_count, ours.count) for ours in self.ours.values() if ours.is_incomplete}
         )
-        figures = [self.ours[key] for key in rivals if key in self.ours]
-        values = sorted({figure.merit for figure in figures if figure.ranked}, reverse=True)
-        mine = self.ours.get((row, column))
-        if self.compete == "none" or mine is None or not mine.ranked or len(values) < 2:
+        parts = [
+            f"{' or '.join(str(n) for _, n in group)} of {expected}"
+            for expected, group in groupby(counts, itemgetter(0))
+        ]
+        return f"{_INCOMPLETE_MARK} {', '.join(parts)} {self.averaged_over}" if parts else ""
+
+    def rank(self, row: str, column: str) -> Literal[0, 1, 2]:
+        """Return 1 for the best competitor, 2 for the second best, else 0. Equal displayed values share a rank."""
+        competitors = (
+            [(r, column) for r in self.rows] if self.compare == "rows" else [(row, c) for c in self.columns]
+        )
+        statistics = [self.ours[key] for key in competitors if key in self.ours]
+        values = sorted({rival.rank_key for rival in statistics if rival.ranked}, reverse=True)
+        statistic = self.ours.get((row, column))
+        if self.compare == "none" or statistic is None or not statistic.ranked or len(values) < 2:
             return 0
-        return {values[0]: 1, values[1]: 2}.get(mine.merit, 0)
+        if statistic.rank_key == values[0]:
+            return 1
+        return 2 if statistic.rank_key == values[1] else 0
 
     def difference(self, row: str, column: str) -> float | None:
         ours, paper = self.ours.get((row, column)), self.paper.get((row, column))
         return None if ours is None or paper is None else ours.mean - paper.mean
 
-    def to_json(self) -> dict[str, Any]:
-        cells = []
-        for row, column in self.keys():
-            ours, paper = self.ours.get((row, column)), self.paper.get((row, column))
-            kind = ours or paper
-            cells.append(
-                {
-                    "row": row,
-                    "column": column,
-                    "mean": ours and ours.mean,
-                    "std": ours and ours.std,
-                    "count": ours.count if ours else 0,
-                    "meant": ours.meant if ours else 0,
-                    "place": self.place(row, column),
-                    "paper_mean": paper and paper.mean,
-                    "paper_std": paper and paper.std,
-                    "difference": self.difference(row, column),
-                    "percent": kind and kind.percent,
-                    "low": kind and kind.low,
-                    "ranked": kind and kind.ranked,
-                }
-            )
-        return {"title": self.title, "compete": self.compete, "over": self.over, "cells": cells}
+    def _to_record(self) -> TableFile:
+        """Return the content of table.json."""
+        cells = [self._cell(row, column) for row in self.rows for column in self.columns]
+        return TableFile(title=self.title, compete=self.compare, over=self.averaged_over, cells=cells)
 
-    def keys(self) -> Iterable[tuple[str, str]]:
-        return [(row, column) for row in self.rows for column in self.columns]
+    def _cell(self, row: str, column: str) -> TableCell:
+        ours, paper = self.ours.get((row, column)), self.paper.get((row, column))
+        statistic = ours or paper
+        return TableCell(
+            row=row,
+            column=column,
+            mean=ours.mean if ours else None,
+            std=ours.std if ours else None,
+            count=ours.count if ours else 0,
+            meant=ours.expected_count if ours else 0,
+            place=self.rank(row, column),
+            paper_mean=paper.mean if paper else None,
+            paper_std=paper.std if paper else None,
+            difference=self.difference(row, column),
+            percent=statistic.percent if statistic else None,
+            low=statistic.lower_is_better if statistic else None,
+            ranked=statistic.ranked if statistic else None,
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        return self._to_record().model_dump()
 
     def to_markdown(self) -> str:
-        lines = [f"**{marked_down(self.title)}**", ""]
-        lines.append("| | " + " | ".join(map(marked_down, self.columns)) + " |")
+        lines = [f"**{_escape_markdown(self.title)}**", ""]
+        lines.append("| | " + " | ".join(map(_escape_markdown, self.columns)) + " |")
         lines.append("|---" * (len(self.columns) + 1) + "|")
         for row in self.rows:
             cells = [
-                self.cell(row, column, ("**", "**"), ("<u>", "</u>"), " ± ", SHORT) for column in self.columns
+                self._format_cell(row, column, ("**", "**"), ("<u>", "</u>"), " ± ", _INCOMPLETE_MARK)
+                for column in self.columns
             ]
-            lines.append(f"| {marked_down(row)} | " + " | ".join(cells) + " |")
+            lines.append(f"| {_escape_markdown(row)} | " + " | ".join(cells) + " |")
         lines += ["", self.note] if self.note else []
         return "\n".join(lines) + "\n"
 
     def to_latex(self) -> str:
         lines = [r"\begin{tabular}{l" + "c" * len(self.columns) + "}", r"\toprule"]
-        lines += [" & ".join(["", *map(escaped, self.columns)]) + r" \\", r"\midrule"]
+        lines += [" & ".join(["", *map(escape_latex, self.columns)]) + r" \\", r"\midrule"]
         for row in self.rows:
             cells = [
-                self.cell(row, column, (r"\textbf{", "}"), (r"\underline{", "}"), r" $\pm$ ", r"$^\dagger$")
+                self._format_cell(
+                    row, column, (r"\textbf{", "}"), (r"\underline{", "}"), r" $\pm$ ", r"$^\dagger$"
+                )
                 for column in self.columns
             ]
-            lines.append(" & ".join([escaped(row), *cells]) + r" \\")
+            lines.append(" & ".join([escape_latex(row), *cells]) + r" \\")
         lines += [r"\bottomrule", r"\end{tabular}"]
-        lines += [r"\\ " + self.note.replace(SHORT, r"$^\dagger$")] if self.note else []
+        lines += [r"\\ " + self.note.replace(_INCOMPLETE_MARK, r"$^\dagger$")] if self.note else []
         return "\n".join(lines) + "\n"
 
     def to_csv(self) -> str:
@@ -183,27 +197,27 @@ class Table:
         writer = csv.writer(text, lineterminator="\n")
         names = ["row", "column", "mean", "std", "count", "paper_mean", "paper_std", "difference"]
         writer.writerow(names)
-        for cell in self.to_json()["cells"]:
-            writer.writerow(["" if cell[name] is None else cell[name] for name in names])
+        for cell in self._to_record().cells:
+            writer.writerow([csv_cell(getattr(cell, name)) for name in names])
         return text.getvalue()
 
-    def cell(
+    def _format_cell(
         self,
         row: str,
         column: str,
         best: tuple[str, str],
         second: tuple[str, str],
-        between: str,
-        short: str,
+        separator: str,
+        incomplete_mark: str,
     ) -> str:
-        """Ours, marked, and in brackets the paper's and how far ours is above it."""
-        left, right = {1: best, 2: second}.get(self.place(row, column), ("", ""))
-        shown = f"{left}{self.own(row, column, between, short)}{right}"
-        beside = self.beside(row, column, between)
-        return f"{shown} ({beside})" if beside else shown
+        """Return our statistic, marked by its rank, and in brackets the paper's and our difference from it."""
+        opening, closing = {1: best, 2: second}.get(self.rank(row, column), ("", ""))
+        text = f"{opening}{self.format_ours(row, column, separator, incomplete_mark)}{closing}"
+        paper_text = self.format_paper(row, column, separator)
+        return f"{text} ({paper_text})" if paper_text else text
 
 
-LATEX = {char: f"\\{char}" for char in "_%&#${}"} | {
+_LATEX_ESCAPES = {char: f"\\{char}" for char in "_%&#${}"} | {
     "\\": r"\textbackslash{}",
     "^": r"\textasciicircum{}",
     "~": r"\textasciitilde{}",
@@ -211,33 +225,33 @@ LATEX = {char: f"\\{char}" for char in "_%&#${}"} | {
     ">": r"\textgreater{}",
     "|": r"\textbar{}",
 }
-MARKDOWN = re.compile(r"[\\|<*`~\[]|&(?=[#A-Za-z])|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])")
-"""What could be read as markup; an underscore within a word is not."""
+_MARKDOWN_SPECIALS = re.compile(r"[\\|<*`~\[]|&(?=[#A-Za-z])|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])")
+"""Characters that Markdown could read as markup. An underscore within a word is not markup."""
 
 
-def escaped(text: str) -> str:
-    """Text for LaTeX, on one line.
+def escape_latex(text: str) -> str:
+    """Escape text for LaTeX, on one line.
 
-    >>> print(escaped("50 % of ^2"))
+    >>> print(escape_latex("50 % of ^2"))
     50 \\% of \\textasciicircum{}2
     """
-    return "".join(LATEX.get(char, char) for char in " ".join(text.split()))
+    return "".join(_LATEX_ESCAPES.get(char, char) for char in " ".join(text.split()))
 
 
-def marked_down(text: str) -> str:
-    """Text for a cell of Markdown, on one line.
+def _escape_markdown(text: str) -> str:
+    """Escape text for a cell of a Markdown table, on one line.
 
-    >>> print(marked_down("fashion_mnist a|b <i>"))
+    >>> print(_escape_markdown("fashion_mnist a|b <i>"))
     fashion_mnist a\\|b \\<i>
     """
-    return MARKDOWN.sub(r"\\\g<0>", " ".join(text.split()))
+    return _MARKDOWN_SPECIALS.sub(r"\\\g<0>", " ".join(text.split()))
 
 
-def save_table(table: Table, folder: Path, name: str = "table") -> None:
-    """The table in `folder`, as Markdown, LaTeX, CSV and JSON."""
-    with explained(folder, "create"):
+def save_table(table: ResultTable, folder: Path, name: str = "table") -> None:
+    """Write the table into `folder`, as Markdown, LaTeX, CSV and JSON."""
+    with os_errors_as_celm_error(folder, "create"):
         folder.mkdir(parents=True, exist_ok=True)
     write_text(folder / f"{name}.md", table.to_markdown())
     write_text(folder / f"{name}.tex", table.to_latex())
     write_text(folder / f"{name}.csv", table.to_csv())
-    write_text(folder / f"{name}.json", dump_json(table.to_json(), indent=2) + "\n")
+    write_record(folder / f"{name}.json", table._to_record())

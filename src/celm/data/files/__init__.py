@@ -1,1 +1,9 @@
-"""Where dataset files are, and how they are read: every damaged file is one line that names it."""
+"""Files of datasets: location, download, checks and decoding.
+
+- `locate`, `ensure`: the files of a dataset, located on this machine or else downloaded
+- `http`: one verified file from the web, resumed after an interruption
+- `idx`, `cifar_binary`, `parquet`, `images`, `class_folders`: readers, one per format
+- `cache`: decoded images on disk
+
+Every reader reports a damaged file as a one-line `CelmError` that names the file.
+"""

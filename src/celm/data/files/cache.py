@@ -1,7 +1,8 @@
-"""Decoded images kept between runs, because decoding takes seconds and reading them back does not.
+"""A cache of decoded images on disk: decoding takes seconds, reading the result does not.
 
-A cache may be lost, damaged or impossible to write at any time; then the images are decoded again. There is one
-file for the same files decoded the same way: when they change, it is written anew and nothing old stays behind.
+If a cached file is missing, damaged or cannot be written, the images are decoded again. The same source files and
+settings always map to the same cached file. If a source file changes, that file is replaced, so nothing outdated
+remains.
 """
 
 from __future__ import annotations
@@ -17,56 +18,54 @@ import PIL
 from torch import Tensor
 
 from celm.base.errors import CelmError
-from celm.base.files import dump_json, explained, read_tensors, write_tensors
+from celm.base.files import dump_json, os_errors_as_celm_error, read_tensors, write_tensors
 from celm.data.files.locate import cache_root
 
-VERSION = 1
-"""Raise it when decoding changes what comes out."""
-WORTH_KEEPING = 1.0
-"""Seconds of decoding from which the result is kept."""
+_DECODER_VERSION = 1
+"""Increase it when the decoders give other results."""
+_MIN_DECODE_SECONDS = 1.0
+"""Results that took less time to decode are not cached."""
 
 
-def decoded_root() -> Path:
-    named = os.environ.get("CELM_CACHE", "")
-    return Path(named).expanduser() if named else cache_root() / "decoded"
-
-
-def cached(
+def load_or_compute(
     name: str,
     files: Sequence[Path],
     settings: Mapping[str, object],
-    decode: Callable[[], dict[str, Tensor]],
-    worth_keeping: float = WORTH_KEEPING,
+    compute: Callable[[], dict[str, Tensor]],
+    min_seconds: float = _MIN_DECODE_SECONDS,
 ) -> dict[str, Tensor]:
-    """What `decode` returns, from the cache if the same files were decoded the same way before."""
-    path = decoded_root() / f"{name}-{digest(places(files), dict(sorted(settings.items())))}.safetensors"
-    stamp = stamp_of(files)
+    """Return the result of `compute`, from the cache if the same files were decoded with the same settings."""
+    source_paths = [str(path.resolve()) for path in files]
+    key = _json_digest(source_paths, dict(sorted(settings.items())))
+    path = _decoded_cache_root() / f"{name}-{key}.safetensors"
+    stamp = _compute_stamp(files)
     with suppress(CelmError):
-        tensors, about = read_tensors(path)
-        if about.get("stamp") == stamp:
+        tensors, metadata = read_tensors(path)
+        if metadata.get("stamp") == stamp:
             return tensors
     start = time.perf_counter()
-    tensors = decode()
-    if time.perf_counter() - start >= worth_keeping:
+    tensors = compute()
+    if time.perf_counter() - start >= min_seconds:
         with suppress(CelmError, OSError):
             path.parent.mkdir(parents=True, exist_ok=True)
             write_tensors(path, tensors, {"dataset": name, "stamp": stamp})
     return tensors
 
 
-def places(files: Sequence[Path]) -> list[str]:
-    return [str(path.resolve()) for path in files]
+def _decoded_cache_root() -> Path:
+    cache_dir = os.environ.get("CELM_CACHE", "")
+    return Path(cache_dir).expanduser() if cache_dir else cache_root() / "decoded"
 
 
-def stamp_of(files: Sequence[Path]) -> str:
-    """Changes when a file's size or time does, or the decoder."""
-    facts = []
+def _compute_stamp(files: Sequence[Path]) -> str:
+    """Return a digest that changes with the size or time of a file, or with the decoder."""
+    file_stats = []
     for path in files:
-        with explained(path, "read"):
-            found = path.stat()
-        facts.append([found.st_size, found.st_mtime_ns])
-    return digest(VERSION, PIL.__version__, facts)
+        with os_errors_as_celm_error(path, "read"):
+            stat = path.stat()
+        file_stats.append([stat.st_size, stat.st_mtime_ns])
+    return _json_digest(_DECODER_VERSION, PIL.__version__, file_stats)
 
 
-def digest(*parts: object) -> str:
+def _json_digest(*parts: object) -> str:
     return hashlib.sha256(dump_json(list(parts)).encode("utf-8", "surrogateescape")).hexdigest()[:32]

@@ -1,7 +1,7 @@
-"""Encoded images (PNG, JPEG, WebP) to bytes `[c, h, w]`; a corrupt or monstrous one is a line that names it.
+"""Decoding of PNG, JPEG and WebP images to `[c, h, w]`. A corrupt or too large image is an error that names it.
 
-One thread: pillow gives up the GIL only inside the codec, and for images this small the hand-overs cost more
-than they gain (measured: 60,000 WebP of 32x32 take 6 s on one thread, 10 s on two).
+Images are decoded in one thread. Pillow releases the GIL only inside the codec, so for small images a second thread
+costs more than it gains. 60,000 WebP images of 32x32 take 6 s in one thread and 10 s in two.
 """
 
 from __future__ import annotations
@@ -19,12 +19,13 @@ from PIL import Image, UnidentifiedImageError
 from torch import Tensor
 
 from celm.base.errors import CelmError
+from celm.base.text import single_line
 
-FORMATS = ("PNG", "JPEG", "WEBP")
-SUFFIXES = (".png", ".jpg", ".jpeg", ".webp")
-MOST_PIXELS = 50_000_000
-"""A header that claims more is refused before anything is decoded."""
-BROKEN = (
+_IMAGE_FORMATS = ("PNG", "JPEG", "WEBP")
+IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".webp")
+_MAX_PIXELS = 50_000_000
+"""Pixel limit of an image. An image whose header claims more is refused before it is decoded."""
+_DECODE_ERRORS = (
     OSError,
     ValueError,
     SyntaxError,
@@ -35,52 +36,57 @@ BROKEN = (
     KeyError,
     TypeError,
 )
-"""What pillow's codecs raise on corrupt input."""
+"""Errors that pillow's codecs raise on corrupt input."""
 
 Channels = Literal[1, 3]
 
 
-def decode(content: bytes, where: str, channels: Channels, size: int | None = None) -> NDArray[np.uint8]:
-    """One image as `[c, h, w]`, squashed to `size` x `size` where a size is given."""
+def decode_image(
+    content: bytes, source_name: str, channels: Channels, size: int | None = None
+) -> NDArray[np.uint8]:
+    """Return one image as uint8 `[c, h, w]`, resized to `size` x `size` if given; errors call it `source_name`."""
     try:
-        # Pillow warns about odd metadata; the pixels are checked here, the metadata is not used.
+        # Pillow warns about unusual metadata, which is not used.
         with (
             warnings.catch_warnings(action="ignore"),
-            Image.open(io.BytesIO(content), formats=FORMATS) as image,
+            Image.open(io.BytesIO(content), formats=_IMAGE_FORMATS) as image,
         ):
-            if image.width * image.height > MOST_PIXELS:
-                raise CelmError(f"{where}: an image of {image.width} x {image.height} pixels is too large")
+            if image.width * image.height > _MAX_PIXELS:
+                raise CelmError(
+                    f"{source_name}: an image of {image.width} x {image.height} pixels is too large"
+                )
             if image.mode.startswith(("I", "F")):
                 raise CelmError(
-                    f"{where}: only images of 8 bits per channel can be read, not mode {image.mode}"
+                    f"{source_name}: only images of 8 bits per channel can be read, not mode {image.mode}"
                 )
-            plain: Image.Image = image.convert("L" if channels == 1 else "RGB")
-            if size is not None and plain.size != (size, size):
-                plain = plain.resize((size, size), Image.Resampling.BILINEAR)
-            pixels = np.asarray(plain, dtype=np.uint8)
+            converted: Image.Image = image.convert("L" if channels == 1 else "RGB")
+            if size is not None and converted.size != (size, size):
+                converted = converted.resize((size, size), Image.Resampling.BILINEAR)
+            pixels = np.asarray(converted, dtype=np.uint8)
     except UnidentifiedImageError as error:
-        raise CelmError(f"{where} is not a PNG, JPEG or WebP image") from error
+        raise CelmError(f"{source_name} is not a PNG, JPEG or WebP image") from error
     except Image.DecompressionBombError as error:
-        raise CelmError(f"{where}: the image is too large") from error
-    except BROKEN as error:
-        raise CelmError(f"{where} is a corrupt image ({' '.join(str(error).split())})") from error
+        raise CelmError(f"{source_name}: the image is too large") from error
+    except _DECODE_ERRORS as error:
+        raise CelmError(f"{source_name} is a corrupt image ({single_line(str(error))})") from error
     return pixels[None] if channels == 1 else pixels.transpose(2, 0, 1)
 
 
-def decode_all(
+def decode_images(
     contents: Iterable[tuple[str, bytes]], count: int, channels: Channels, size: int | None = None
 ) -> Tensor:
-    """`count` images, each with the words that name it in errors, as one uint8 `[n, c, h, w]`."""
+    """Return `count` images as one uint8 tensor `[n, c, h, w]`; `contents` yields (name for errors, bytes)."""
     stacked: NDArray[np.uint8] | None = None
-    for row, (where, content) in enumerate(contents):
-        pixels = decode(content, where, channels, size)
+    for row, (source_name, content) in enumerate(contents):
+        pixels = decode_image(content, source_name, channels, size)
         if stacked is None:
             stacked = np.empty((count, *pixels.shape), dtype=np.uint8)
         if pixels.shape != stacked.shape[1:]:
-            found, first = pixels.shape[1:], stacked.shape[2:]
+            actual, expected = pixels.shape[1:], stacked.shape[2:]
             raise CelmError(
-                f"{where} is {found[1]} x {found[0]} pixels, the images before it {first[1]} x {first[0]}",
-                "give a size to resize all images to",
+                f"{source_name} is {actual[1]} x {actual[0]} pixels, "
+                f"but the images before it are {expected[1]} x {expected[0]}",
+                "set a size to which all images are resized",
             )
         stacked[row] = pixels
     if stacked is None:

@@ -1,1 +1,1 @@
-"""The datasets, one file each."""
+"""The built-in datasets, one per file."""

@@ -5,23 +5,26 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from celm.data.dataset import Dataset, Defaults, Source
-from celm.data.facts import Facts, Form, Remote, parquet_form
-from celm.data.files.cifar_binary import TEST, TRAIN, read_archive, read_batches
-from celm.data.files.fetch import available
-from celm.data.files.locate import Found
-from celm.data.raw import Raw, read_parquet_raw
+from celm.data.dataset import Dataset, DatasetSource, Defaults
+from celm.data.dataset_info import DatasetInfo, FileLayout, RemoteFile, parquet_layout
+from celm.data.files.cifar_binary import TEST_BATCHES, TRAIN_BATCHES, read_archive, read_batches
+from celm.data.files.ensure import ensure_files
+from celm.data.files.locate import LocatedFiles
+from celm.data.raw_images import RawImages, read_parquet_images
 
-CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
-ARCHIVE = "cifar-10-binary.tar.gz"
+_CIFAR10_CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+_CIFAR10_ARCHIVE = "cifar-10-binary.tar.gz"
 
 
 @dataclass(frozen=True)
-class Cifar10(Source):
-    """Photographs of animals and vehicles, 32x32 colour, 10 classes, 50,000 + 10,000 images."""
+class Cifar10(DatasetSource):
+    """Photographs of animals and vehicles, 32x32 colour, 10 classes.
+
+    There are 50,000 training and 10,000 test images.
+    """
 
     augment: bool = True
-    """Crop at random (padding 4) and flip while training."""
+    """Random crops (padding 4) and flips during training."""
 
     defaults: ClassVar[Defaults] = Defaults(
         model="cnn",
@@ -30,27 +33,30 @@ class Cifar10(Source):
         lr=0.1,
         splits={"pls": {"max_samples": 2000, "min_samples": 100}},
     )
-    facts: ClassVar[Facts] = Facts(
+    info: ClassVar[DatasetInfo] = DatasetInfo(
         name="cifar10",
         shape=(3, 32, 32),
         classes=10,
         licence="none stated by its makers",
         counts=((50000, 10000),),
-        forms=(
-            parquet_form(),
-            Form("batches", {name: (name, f"cifar-10-batches-bin/{name}") for name in (*TRAIN, *TEST)}),
-            Form("archive", {"archive": (ARCHIVE,)}),
+        layouts=(
+            parquet_layout(),
+            FileLayout(
+                "batches",
+                {name: (name, f"cifar-10-batches-bin/{name}") for name in (*TRAIN_BATCHES, *TEST_BATCHES)},
+            ),
+            FileLayout("archive", {"archive": (_CIFAR10_ARCHIVE,)}),
         ),
-        remote=(
-            Remote(
-                ARCHIVE,
-                f"https://www.cs.toronto.edu/~kriz/{ARCHIVE}",
+        remote_files=(
+            RemoteFile(
+                _CIFAR10_ARCHIVE,
+                f"https://www.cs.toronto.edu/~kriz/{_CIFAR10_ARCHIVE}",
                 170052171,
-                "md5:c32a1d4ab5d03f1284b67883e8d87530",
+                "sha256:c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd",
             ),
         ),
         digests={
-            ARCHIVE: ("md5:c32a1d4ab5d03f1284b67883e8d87530",),
+            _CIFAR10_ARCHIVE: ("sha256:c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd",),
             "train-00000-of-00001.parquet": (
                 "sha256:cec5a6cdb3414ac5881c77ab50f9849123e2bbd31a2cb4e02f6bf6fa19d266fa",
             ),
@@ -61,22 +67,24 @@ class Cifar10(Source):
     )
 
     def load(self) -> Dataset:
-        found = available(self.facts)
-        raw = read(found).checked(found.folder, self.facts.classes, self.facts.shape)
-        return raw.dataset(
-            self.facts.name,
-            CLASSES,
+        located = ensure_files(self.info)
+        raw = _read_cifar10(located).validate(located.folder, self.info.classes, self.info.shape)
+        return raw.to_dataset(
+            self.info.name,
+            _CIFAR10_CLASSES,
             mean=(0.4914, 0.4822, 0.4465),
             std=(0.2023, 0.1994, 0.2010),
             augment=self.augment,
         )
 
 
-def read(found: Found) -> Raw:
-    if found.kind == "parquet":
-        return read_parquet_raw(found, "cifar10", channels=3)
-    if found.kind == "archive":
-        train, test = read_archive(found.one("archive"))
+def _read_cifar10(located: LocatedFiles) -> RawImages:
+    if located.kind == "parquet":
+        return read_parquet_images(located, "cifar10", channels=3)
+    if located.kind == "archive":
+        train, test = read_archive(located.path("archive"))
     else:
-        train, test = (read_batches([found.one(name) for name in names]) for names in (TRAIN, TEST))
-    return Raw(*train, *test)
+        train, test = (
+            read_batches([located.path(name) for name in names]) for names in (TRAIN_BATCHES, TEST_BATCHES)
+        )
+    return RawImages(*train, *test)

@@ -9,20 +9,24 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from celm.data.dataset import Dataset, Defaults, Source
-from celm.data.facts import Facts
-from celm.data.holdout import hold_out
+from celm.data.dataset import Dataset, DatasetSource, Defaults, hold_out
+from celm.data.dataset_info import DatasetInfo
 
-MEAN, STD = 0.30577, 0.37656
-"""Of the training part's pixels on 0 .. 1; computed once, written down so that they never move."""
+_MEAN, _STD = 0.30577, 0.37656
+"""Mean and standard deviation of the training pixels on 0 .. 1, as constants so that they never change."""
 
 
 @dataclass(frozen=True)
-class Digits(Source):
-    """Handwritten digits, 8x8, 10 classes, 1,797 images; needs no files."""
+class Digits(DatasetSource):
+    """Handwritten digits of scikit-learn, 8x8 grey, 10 classes.
 
-    defaults: ClassVar[Defaults] = Defaults(model="mlp", split="pls", rounds=100)
-    facts: ClassVar[Facts] = Facts(
+    There are 1,797 images.
+    """
+
+    defaults: ClassVar[Defaults] = Defaults(
+        model="mlp", split="frm", split_options={"kind": "copy_global"}, min_clients=3, rounds=100
+    )
+    info: ClassVar[DatasetInfo] = DatasetInfo(
         name="digits", shape=(1, 8, 8), classes=10, licence="CC BY 4.0", counts=((1438, 359),)
     )
 
@@ -34,14 +38,14 @@ class Digits(Source):
         pixels = torch.from_numpy(bunch.images.astype(np.float32) / 16).unsqueeze(1)
         train, test = hold_out(labels)
 
-        def inputs(rows: np.ndarray[tuple[int], np.dtype[np.int64]]) -> Tensor:
-            return (pixels[torch.from_numpy(rows)] - MEAN) / STD
+        def normalise_rows(rows: np.ndarray[tuple[int], np.dtype[np.int64]]) -> Tensor:
+            return (pixels[torch.from_numpy(rows)] - _MEAN) / _STD
 
         return Dataset(
             name="digits",
-            train_inputs=inputs(train),
+            train_inputs=normalise_rows(train),
             train_labels=torch.from_numpy(labels[train]),
-            test_inputs=inputs(test),
+            test_inputs=normalise_rows(test),
             test_labels=torch.from_numpy(labels[test]),
             classes=tuple(str(digit) for digit in range(10)),
         )

@@ -1,6 +1,8 @@
-"""EMNIST Balanced (Cohen, Afshar, Tapson, van Schaik 2017), https://www.nist.gov/itl/products-and-services/emnist-dataset.
+"""EMNIST Balanced (Cohen, Afshar, Tapson, van Schaik 2017).
 
-The images in the official files are transposed; here they are upright.
+https://www.nist.gov/itl/products-and-services/emnist-dataset
+
+The official files contain transposed images, which are transposed back on loading.
 """
 
 from __future__ import annotations
@@ -10,17 +12,16 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from celm.data.dataset import Dataset, Defaults, Source
-from celm.data.facts import Facts, Form, Remote, either
-from celm.data.files.fetch import available
-from celm.data.files.idx import read_idx
-from celm.data.files.idx_archive import read_idx_member
-from celm.data.raw import read_idx_raw
+from celm.data.dataset import Dataset, DatasetSource, Defaults
+from celm.data.dataset_info import DatasetInfo, FileLayout, RemoteFile, maybe_gzipped
+from celm.data.files.ensure import ensure_files
+from celm.data.files.idx import read_idx, read_idx_member
+from celm.data.raw_images import read_idx_images
 
-# Letters whose upper and lower case look alike are one class.
-CLASSES = tuple("0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabdefghnqrt")
-ARCHIVE = "gzip.zip"
-FILES = {
+# Letters with similar upper and lower case are one class.
+EMNIST_CLASSES = tuple("0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabdefghnqrt")
+_EMNIST_ARCHIVE = "gzip.zip"
+EMNIST_FILES = {
     f"{part}_{kind}": f"emnist-balanced-{part}-{kind}-{rank}-ubyte"
     for part in ("train", "test")
     for kind, rank in (("images", "idx3"), ("labels", "idx1"))
@@ -28,11 +29,14 @@ FILES = {
 
 
 @dataclass(frozen=True)
-class Emnist(Source):
-    """Handwritten characters (EMNIST Balanced), 28x28 grey, 47 classes, 112,800 + 18,800 images."""
+class Emnist(DatasetSource):
+    """Handwritten characters (EMNIST Balanced), 28x28, 47 classes.
+
+    There are 112,800 training and 18,800 test images, grey.
+    """
 
     padding: Annotated[int, Field(ge=0, le=64)] = 2
-    """Black margin on each side; 2 gives the 32x32 of the paper's authors."""
+    """Black margin on each side in pixels; 2 gives the 32x32 of the paper's authors."""
 
     defaults: ClassVar[Defaults] = Defaults(
         model="mlp",
@@ -41,33 +45,40 @@ class Emnist(Source):
         lr=0.1,
         splits={"pls": {"max_samples": 2000, "min_samples": 100}},
     )
-    facts: ClassVar[Facts] = Facts(
+    info: ClassVar[DatasetInfo] = DatasetInfo(
         name="emnist",
         shape=(1, 28, 28),
         classes=47,
         licence="none stated by its makers",
         counts=((112800, 18800),),
-        forms=(
-            Form("idx", {part: (*either(name), f"gzip/{name}.gz") for part, name in FILES.items()}),
-            Form("archive", {"archive": (ARCHIVE,)}),
+        layouts=(
+            FileLayout(
+                "idx",
+                {part: (*maybe_gzipped(name), f"gzip/{name}.gz") for part, name in EMNIST_FILES.items()},
+            ),
+            FileLayout("archive", {"archive": (_EMNIST_ARCHIVE,)}),
         ),
-        remote=(
-            Remote(
-                ARCHIVE,
-                f"https://biometrics.nist.gov/cs_links/EMNIST/{ARCHIVE}",
+        remote_files=(
+            RemoteFile(
+                _EMNIST_ARCHIVE,
+                f"https://biometrics.nist.gov/cs_links/EMNIST/{_EMNIST_ARCHIVE}",
                 561753746,
-                "md5:58c8d27c78d21e728a6bc7b3cc06412e",
+                "sha256:fb9bb67e33772a9cc0b895e4ecf36d2cf35be8b709693c3564cea2a019fcda8e",
             ),
         ),
-        digests={ARCHIVE: ("md5:58c8d27c78d21e728a6bc7b3cc06412e",)},
+        digests={
+            _EMNIST_ARCHIVE: ("sha256:fb9bb67e33772a9cc0b895e4ecf36d2cf35be8b709693c3564cea2a019fcda8e",)
+        },
     )
 
     def load(self) -> Dataset:
-        found = available(self.facts)
-        if found.kind == "idx":
-            raw = read_idx_raw(lambda part, rank: read_idx(found.one(part), rank))
+        located = ensure_files(self.info)
+        if located.kind == "idx":
+            raw = read_idx_images(lambda part, rank: read_idx(located.path(part), rank))
         else:
-            archive = found.one("archive")
-            raw = read_idx_raw(lambda part, rank: read_idx_member(archive, f"{FILES[part]}.gz", rank))
-        raw = raw.checked(found.folder, self.facts.classes, self.facts.shape).upright().padded(self.padding)
-        return raw.dataset(self.facts.name, CLASSES, mean=(0.1307,), std=(0.3081,))
+            archive = located.path("archive")
+            raw = read_idx_images(
+                lambda part, rank: read_idx_member(archive, f"{EMNIST_FILES[part]}.gz", rank)
+            )
+        raw = raw.validate(located.folder, self.info.classes, self.info.shape).transpose().pad(self.padding)
+        return raw.to_dataset(self.info.name, EMNIST_CLASSES, mean=(0.1307,), std=(0.3081,))

@@ -1,7 +1,7 @@
-"""Another split of EMNIST's 47 classes, for where the official files cannot be had; not EMNIST Balanced.
+"""Another selection of EMNIST images with the same 47 classes, for use without the official files.
 
-Real images of EMNIST ByMerge, ByClass and Balanced, upright, with train and test disjoint. Figures
-measured on it are named `emnist47`, never `emnist`.
+It is not EMNIST Balanced. It has real images of EMNIST ByMerge, ByClass and Balanced, upright, with disjoint training
+and test sets. Results measured on it are named `emnist47`, never `emnist`.
 """
 
 from __future__ import annotations
@@ -11,28 +11,31 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from celm.data.dataset import Dataset, Defaults, Source
-from celm.data.facts import Facts, parquet_form
-from celm.data.files.fetch import available
-from celm.data.raw import read_parquet_raw
-from celm.data.sources.emnist import CLASSES, Emnist
+from celm.data.dataset import Dataset, DatasetSource, Defaults
+from celm.data.dataset_info import DatasetInfo, parquet_layout
+from celm.data.files.ensure import ensure_files
+from celm.data.raw_images import read_parquet_images
+from celm.data.sources.emnist import EMNIST_CLASSES, Emnist
 
 
 @dataclass(frozen=True)
-class Emnist47(Source):
-    """Handwritten characters (own split of EMNIST), 28x28 grey, 47 classes, 94,545 + 9,400 images."""
+class Emnist47(DatasetSource):
+    """Handwritten characters, another EMNIST selection, 47 classes.
+
+    There are 94,545 training and 9,400 test images, 28x28 grey.
+    """
 
     padding: Annotated[int, Field(ge=0, le=64)] = 2
-    """Black margin on each side; 2 gives the 32x32 of the paper's authors."""
+    """Black margin on each side in pixels; 2 gives the 32x32 of the paper's authors."""
 
     defaults: ClassVar[Defaults] = Emnist.defaults
-    facts: ClassVar[Facts] = Facts(
+    info: ClassVar[DatasetInfo] = DatasetInfo(
         name="emnist47",
         shape=(1, 28, 28),
         classes=47,
         licence="none stated by its makers",
         counts=((94545, 9400),),
-        forms=(parquet_form(),),
+        layouts=(parquet_layout(),),
         digests={
             "train-00000-of-00001.parquet": (
                 "sha256:42e807014078fc4aadc8e4ce0099286b5de587c3c33009036e0bee7227503a2a",
@@ -44,7 +47,7 @@ class Emnist47(Source):
     )
 
     def load(self) -> Dataset:
-        found = available(self.facts)
-        raw = read_parquet_raw(found, self.facts.name, channels=1)
-        raw = raw.checked(found.folder, self.facts.classes, self.facts.shape).padded(self.padding)
-        return raw.dataset(self.facts.name, CLASSES, mean=(0.1307,), std=(0.3081,))
+        located = ensure_files(self.info)
+        raw = read_parquet_images(located, self.info.name, channels=1)
+        raw = raw.validate(located.folder, self.info.classes, self.info.shape).pad(self.padding)
+        return raw.to_dataset(self.info.name, EMNIST_CLASSES, mean=(0.1307,), std=(0.3081,))

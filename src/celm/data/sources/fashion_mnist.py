@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from celm.data.dataset import Dataset, Defaults, Source
-from celm.data.facts import Facts, Form, Remote, either, parquet_form
-from celm.data.files.fetch import available
+from celm.data.dataset import Dataset, DatasetSource, Defaults
+from celm.data.dataset_info import DatasetInfo, FileLayout, RemoteFile, maybe_gzipped, parquet_layout
+from celm.data.files.ensure import ensure_files
 from celm.data.files.idx import read_idx
-from celm.data.raw import read_idx_raw, read_parquet_raw
+from celm.data.raw_images import read_idx_images, read_parquet_images
 
-CLASSES = (
+_FASHION_MNIST_CLASSES = (
     "T-shirt/top",
     "Trouser",
     "Pullover",
@@ -23,10 +23,10 @@ CLASSES = (
     "Bag",
     "Ankle boot",
 )
-HOME = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com"
-# Name, bytes and SHA-256 of the official .gz (whose MD5 the makers publish), SHA-256 of its content.
-# Debian ships the same content compressed without a name in the header, hence the last column.
-OFFICIAL = (
+_BASE_URL = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com"
+# Name, size and SHA-256 of the official .gz (whose MD5 the makers publish), and SHA-256 of its content.
+# The last is needed because Debian ships the same content in another .gz, without a name in its header.
+_OFFICIAL_FILES = (
     (
         "train-images-idx3-ubyte.gz",
         26421880,
@@ -55,44 +55,48 @@ OFFICIAL = (
 
 
 @dataclass(frozen=True)
-class FashionMnist(Source):
-    """Articles of clothing, 28x28 grey, 10 classes, 60,000 + 10,000 images."""
+class FashionMnist(DatasetSource):
+    """Articles of clothing, 28x28 grey, 10 classes.
+
+    There are 60,000 training and 10,000 test images.
+    """
 
     defaults: ClassVar[Defaults] = Defaults(model="mlp", split="pls", rounds=100, lr=0.1)
-    facts: ClassVar[Facts] = Facts(
+    info: ClassVar[DatasetInfo] = DatasetInfo(
         name="fashion_mnist",
         shape=(1, 28, 28),
         classes=10,
         licence="MIT",
         counts=((60000, 10000),),
-        forms=(
-            Form(
+        layouts=(
+            FileLayout(
                 "idx",
                 {
-                    "train_images": either("train-images-idx3-ubyte"),
-                    "train_labels": either("train-labels-idx1-ubyte"),
-                    "test_images": either("t10k-images-idx3-ubyte"),
-                    "test_labels": either("t10k-labels-idx1-ubyte"),
+                    "train_images": maybe_gzipped("train-images-idx3-ubyte"),
+                    "train_labels": maybe_gzipped("train-labels-idx1-ubyte"),
+                    "test_images": maybe_gzipped("t10k-images-idx3-ubyte"),
+                    "test_labels": maybe_gzipped("t10k-labels-idx1-ubyte"),
                 },
             ),
-            parquet_form(),
+            parquet_layout(),
         ),
-        remote=tuple(
-            Remote(name, f"{HOME}/{name}", size, f"sha256:{sha}") for name, size, sha, _ in OFFICIAL
+        remote_files=tuple(
+            RemoteFile(name, f"{_BASE_URL}/{name}", size, f"sha256:{sha}")
+            for name, size, sha, _ in _OFFICIAL_FILES
         ),
-        package="fashion-mnist",
+        system_package="fashion-mnist",
         digests={
             key: (f"content:{content}",)
-            for name, _, _, content in OFFICIAL
+            for name, _, _, content in _OFFICIAL_FILES
             for key in (name, name.removesuffix(".gz"))
         },
     )
 
     def load(self) -> Dataset:
-        found = available(self.facts)
-        if found.kind == "idx":
-            raw = read_idx_raw(lambda part, rank: read_idx(found.one(part), rank))
+        located = ensure_files(self.info)
+        if located.kind == "idx":
+            raw = read_idx_images(lambda part, rank: read_idx(located.path(part), rank))
         else:
-            raw = read_parquet_raw(found, self.facts.name, channels=1)
-        raw.checked(found.folder, self.facts.classes, self.facts.shape)
-        return raw.dataset(self.facts.name, CLASSES, mean=(0.286,), std=(0.353,))
+            raw = read_parquet_images(located, self.info.name, channels=1)
+        raw.validate(located.folder, self.info.classes, self.info.shape)
+        return raw.to_dataset(self.info.name, _FASHION_MNIST_CLASSES, mean=(0.286,), std=(0.353,))

@@ -1,4 +1,4 @@
-"""Fed-ISIC2019 as features of a frozen network: a head is trained on them, and the probe is in feature space."""
+"""Fed-ISIC2019 as features of a frozen network. A head is trained on them, and the probe works in feature space."""
 
 from __future__ import annotations
 
@@ -8,47 +8,50 @@ from typing import Annotated, ClassVar
 import torch
 from pydantic import Field
 
-from celm.data.dataset import Dataset, Defaults, Source
-from celm.data.facts import Facts
-from celm.data.features import features
-from celm.data.files.cache import cached
-from celm.data.files.fetch import available
-from celm.data.raw import read_parquet_raw
-from celm.data.sources.fedisic import CLASSES, FedIsic, owners
+from celm.data.dataset import Dataset, DatasetSource, Defaults
+from celm.data.dataset_info import DatasetInfo
+from celm.data.efficientnet_features import extract_image_features
+from celm.data.files.cache import load_or_compute
+from celm.data.files.ensure import ensure_files
+from celm.data.raw_images import read_parquet_images
+from celm.data.sources.fedisic import FEDISIC_CLASSES, FedIsic, read_centers
 
 
 @dataclass(frozen=True)
-class FedIsicFeatures(Source):
-    """Fed-ISIC2019 as 1280 features of a frozen ImageNet EfficientNet-Lite0, 8 classes, 6 centres."""
+class FedIsicFeatures(DatasetSource):
+    """Fed-ISIC2019 as 1280 EfficientNet-Lite0 features, 8 classes.
+
+    The network is frozen and trained on ImageNet. The clients are the same 6 centres.
+    """
 
     size: Annotated[int, Field(ge=32, le=512)] = 128
-    """Images are resized to size x size before the network sees them."""
+    """Side to which images are resized before the network, in pixels."""
 
     defaults: ClassVar[Defaults] = Defaults(model="mlp", split="natural", rounds=200, lr=0.01)
-    facts: ClassVar[Facts] = FedIsic.facts
+    info: ClassVar[DatasetInfo] = FedIsic.info
 
     def load(self) -> Dataset:
-        found = available(self.facts)
-        stored = self.facts.shape[1]
-        raw = read_parquet_raw(found, self.facts.name, channels=3, size=stored)
-        raw.checked(found.folder, len(CLASSES), (3, stored, stored))
-        parts = cached(
+        located = ensure_files(self.info)
+        stored_size = self.info.shape[1]
+        raw = read_parquet_images(located, self.info.name, channels=3, size=stored_size)
+        raw.validate(located.folder, len(FEDISIC_CLASSES), (3, stored_size, stored_size))
+        features_by_part = load_or_compute(
             "fedisic_features",
-            [*found.files["train"], *found.files["test"]],
+            [*located.files["train"], *located.files["test"]],
             {"size": self.size, "network": "efficientnet-lite0"},
             lambda: {
-                "train": features(raw.train_images, self.size),
-                "test": features(raw.test_images, self.size),
+                "train": extract_image_features(raw.train_images, self.size),
+                "test": extract_image_features(raw.test_images, self.size),
             },
         )
-        # One mean and one deviation for all features, as for the pixels of an image.
-        deviation, mean = torch.std_mean(parts["train"])
+        # All features share one mean and one standard deviation, as the pixels of a grey image do.
+        deviation, mean = torch.std_mean(features_by_part["train"])
         return Dataset(
             name="fedisic_features",
-            train_inputs=(parts["train"] - mean) / deviation,
+            train_inputs=(features_by_part["train"] - mean) / deviation,
             train_labels=raw.train_labels,
-            test_inputs=(parts["test"] - mean) / deviation,
+            test_inputs=(features_by_part["test"] - mean) / deviation,
             test_labels=raw.test_labels,
-            classes=CLASSES,
-            owners=owners(found),
+            classes=FEDISIC_CLASSES,
+            client_ids=read_centers(located),
         )

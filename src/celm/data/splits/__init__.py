@@ -1,1 +1,1 @@
-"""Ways to deal a dataset to clients: one family per file."""
+"""The built-in splits, one per file; `helpers` contains their shared functions."""

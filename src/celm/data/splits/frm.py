@@ -9,36 +9,47 @@ from typing import Annotated
 import numpy as np
 from pydantic import Field
 
-from celm.data.split import Dealing, Indices
+from celm.data.split import Indices, Partition
 from celm.data.splits.free_rider import FreeRider
-from celm.data.splits.parts import class_rows, evenly, gathered, rare_or_last, require, require_full
+from celm.data.splits.helpers import (
+    check_clients,
+    check_nonempty,
+    concat_shuffled,
+    deal_evenly,
+    resolve_rare_classes,
+    shuffle_rows_by_class,
+)
 
 
 @dataclass(frozen=True)
 class FreeRiderAndMaverick(FreeRider):
-    """Free-rider and Maverick: the first client is a free-rider, the last alone holds the rare classes.
+    """The first client is a free-rider, the last one a Maverick.
 
-    Ours, like `free_rider`. The last client holds all samples of `rare_classes` (by default the last 30 % of
-    the classes, as in `maverick`) and nothing else; the others hold equal parts of every other class. Then
-    the free-rider's part is changed as in `free_rider`, with the same settings; its few labels are common
-    ones. A detector should flag the first client and spare the last, though both have few labels.
+    The Maverick is the only holder of the rare classes.
+
+    This definition is ours, like `free_rider`. The last client holds all samples of `rare_classes` (by default the last
+    30 % of the classes, as in `maverick`) and no others. The other clients hold equal parts of every other class. Then
+    the free-rider's part is changed as in `free_rider`, with the same settings; its few labels are common ones.
+    A detector should flag the first client and not the last, though both have few labels.
     """
 
     rare_classes: Annotated[tuple[int, ...], Field(min_length=1)] | None = None
-    """Classes of the Maverick alone; by default the last 30 %."""
+    """Classes that only the Maverick holds; by default the last 30 %."""
 
-    def deal(
+    def partition(
         self,
         labels: Indices,
         classes: int,
         clients: int,
         rng: np.random.RandomState,
-        owners: Sequence[str] | None = None,
-    ) -> Dealing:
-        require(labels, clients, at_least=3, because="a free-rider, a Maverick and another client")
-        rare = rare_or_last(self.rare_classes, classes)
-        rows = class_rows(labels, classes, rng)
-        hands = evenly([rows[k] for k in range(classes) if k not in rare], clients - 1)
-        parts = [gathered(hand, rng) for hand in [*hands, [rows[k] for k in rare]]]
-        require_full(parts)
-        return self.ride(parts, rare, labels, classes, rng)
+        client_ids: Sequence[str] | None = None,
+    ) -> Partition:
+        check_clients(labels, clients, min_clients=3, hint="a free-rider, a Maverick and another client")
+        rare = resolve_rare_classes(self.rare_classes, classes)
+        rows_by_class = shuffle_rows_by_class(labels, classes, rng)
+        client_pieces = deal_evenly([rows_by_class[k] for k in range(classes) if k not in rare], clients - 1)
+        parts = [
+            concat_shuffled(pieces, rng) for pieces in [*client_pieces, [rows_by_class[k] for k in rare]]
+        ]
+        check_nonempty(parts)
+        return self.make_partition(parts, rare, labels, classes, rng)

@@ -1,4 +1,4 @@
-"""The clients that the data themselves name."""
+"""The clients that the dataset itself names."""
 
 from __future__ import annotations
 
@@ -7,37 +7,43 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from celm.base.client_order import natural_sorted
 from celm.base.errors import CelmError
-from celm.base.names import in_order
-from celm.data.split import Dealing, Indices, Split
+from celm.data.split import Indices, Partition, Split
 
 
 @dataclass(frozen=True)
 class Natural(Split):
-    """Natural: every sample stays with the owner that the dataset names (a hospital, a device, a writer).
+    """Natural: each sample belongs to the client that the dataset names.
 
-    The clients are the owners, under their names and in natural order (centre-2 before centre-10). Nothing is
-    random, and the number of clients is the data's: `split.clients` means nothing here.
+    A client is a hospital, a device or a writer, for example.
+
+    Clients keep their names, in natural order (centre-2 before centre-10). Nothing is random, and the data determines
+    the number of clients: `split.clients` is ignored.
     """
 
-    def deal(
+    def partition(
         self,
         labels: Indices,
         classes: int,
         clients: int,
         rng: np.random.RandomState,
-        owners: Sequence[str] | None = None,
-    ) -> Dealing:
-        if owners is None:
+        client_ids: Sequence[str] | None = None,
+    ) -> Partition:
+        if client_ids is None:
             raise CelmError(
-                "split 'natural': the dataset does not say who owns which sample",
-                "choose another split, or a dataset with owners such as fedisic",
+                "split 'natural': the dataset does not name the client of each sample",
+                "choose another split, or a dataset with named clients such as fedisic",
             )
-        if len(owners) != len(labels):
-            raise CelmError(f"split 'natural': {len(owners)} owners for {len(labels)} training samples")
-        if not len(owners):
+        if len(client_ids) != len(labels):
+            raise CelmError(
+                f"split 'natural': {len(client_ids)} client names for {len(labels)} training samples"
+            )
+        if not len(client_ids):
             raise CelmError("split 'natural': the dataset has no training samples")
-        rows: dict[str, list[int]] = {}
-        for row, owner in enumerate(owners):
-            rows.setdefault(owner, []).append(row)
-        return Dealing({name: np.array(rows[name], dtype=np.int64) for name in in_order(rows)})
+        rows_by_client: dict[str, list[int]] = {}
+        for row, client_id in enumerate(client_ids):
+            rows_by_client.setdefault(client_id, []).append(row)
+        return Partition(
+            {name: np.array(rows_by_client[name], dtype=np.int64) for name in natural_sorted(rows_by_client)}
+        )

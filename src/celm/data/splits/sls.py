@@ -1,4 +1,4 @@
-"""Step Label Skew: clients differ in the number of their labels and of their samples."""
+"""Step Label Skew: clients differ in the number of labels and of samples."""
 
 from __future__ import annotations
 
@@ -9,59 +9,67 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import Field
 
-from celm.data.split import Dealing, Indices, Split, named
-from celm.data.splits.parts import class_rows, fewest_labels, gathered, require, require_full
+from celm.data.split import Indices, Partition, Split, name_clients
+from celm.data.splits.helpers import (
+    check_clients,
+    check_nonempty,
+    concat_shuffled,
+    resolve_min_labels,
+    shuffle_rows_by_class,
+)
 
 
 @dataclass(frozen=True)
 class StepLabelSkew(Split):
-    """Step Label Skew: ever more labels and samples from client to client.
+    """Step Label Skew: more labels and samples from client to client.
 
     With m = `min_labels` (by default a fifth of the classes, rounded up), client i holds the first
 
         m_i = m + floor(i (K - m) / (N - 1))
 
-    classes of one order of the classes, and each class is shared equally by its holders. Five clients and ten
-    classes: 2, 4, 6, 8 and 10 labels. The last client (a single one too) holds all classes, so every sample
-    is dealt. The order is drawn per seed, or with `order = "identity"` that of the data.
+    classes of one order of the classes, and the holders of a class share it equally. Five clients and ten classes: 2,
+    4, 6, 8 and 10 labels. The last client, also a single one, holds all classes, so every sample is used. The order
+    is drawn per seed; with `order = "identity"` it is that of the data.
 
-    With `nested = false` each client draws its labels for itself, m + i floor((K - m) / (N - 1)) of them, as
-    in code that the authors published later; then a class may be without a holder, and `order` means nothing.
+    With `nested = false` each client draws its own labels, m + i floor((K - m) / (N - 1)) of them, as in code that the
+    authors published later. Then a class may have no holder, and `order` is ignored.
     """
 
     min_labels: Annotated[int, Field(gt=0)] | None = None
     """Labels of the first client; by default a fifth of the classes."""
     order: Literal["random", "identity"] = "random"
-    """Order of the classes: drawn once, or as they are."""
+    """Order of the classes: drawn once, or that of the data."""
     nested: bool = True
-    """Each client's labels include those before it; else every client draws its own."""
+    """Each client holds the labels of the clients before it; otherwise every client draws its own."""
 
-    def deal(
+    def partition(
         self,
         labels: Indices,
         classes: int,
         clients: int,
         rng: np.random.RandomState,
-        owners: Sequence[str] | None = None,
-    ) -> Dealing:
-        require(labels, clients)
-        held = self.labels_held(classes, clients, rng)
-        hands: list[list[Indices]] = [[] for _ in range(clients)]
-        for k, of_class in enumerate(class_rows(labels, classes, rng)):
-            holders = [i for i in range(clients) if k in held[i]]
-            pieces = np.array_split(of_class, len(holders)) if holders else []
+        client_ids: Sequence[str] | None = None,
+    ) -> Partition:
+        check_clients(labels, clients)
+        label_sets = self._draw_label_sets(classes, clients, rng)
+        client_pieces: list[list[Indices]] = [[] for _ in range(clients)]
+        for k, label_rows in enumerate(shuffle_rows_by_class(labels, classes, rng)):
+            holders = [i for i in range(clients) if k in label_sets[i]]
+            pieces = np.array_split(label_rows, len(holders)) if holders else []
             for i, piece in zip(holders, pieces, strict=True):
-                hands[i].append(piece)
-        parts = [gathered(hand, rng) for hand in hands]
-        require_full(parts)
-        return Dealing(named(parts))
+                client_pieces[i].append(piece)
+        parts = [concat_shuffled(pieces, rng) for pieces in client_pieces]
+        check_nonempty(parts)
+        return Partition(name_clients(parts))
 
-    def labels_held(self, classes: int, clients: int, rng: np.random.RandomState) -> list[set[int]]:
-        fewest = fewest_labels(self.min_labels, classes)
-        more, steps = classes - fewest, clients - 1
+    def _draw_label_sets(self, classes: int, clients: int, rng: np.random.RandomState) -> list[set[int]]:
+        min_labels = resolve_min_labels(self.min_labels, classes)
+        extra_labels, steps = classes - min_labels, clients - 1
         if not self.nested:
-            numbers = [fewest + i * (more // max(1, steps)) for i in range(clients)]
-            return [set(rng.choice(classes, number, replace=False).tolist()) for number in numbers]
-        numbers = [fewest + i * more // steps for i in range(clients)] if steps else [classes]
+            label_counts = [min_labels + i * (extra_labels // max(1, steps)) for i in range(clients)]
+            return [set(rng.choice(classes, count, replace=False).tolist()) for count in label_counts]
+        label_counts = (
+            [min_labels + i * extra_labels // steps for i in range(clients)] if steps else [classes]
+        )
         order = rng.permutation(classes) if self.order == "random" else np.arange(classes)
-        return [set(order[:number].tolist()) for number in numbers]
+        return [set(order[:count].tolist()) for count in label_counts]

@@ -1,4 +1,7 @@
-"""Robust aggregation, for any rule: filters act on the updates before they are weighed, combines replace the mean."""
+"""Robust aggregation for any rule.
+
+Filters change or exclude updates before the rule computes weights; aggregators replace the weighted mean.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +10,10 @@ from typing import TYPE_CHECKING
 from celm.base.registry import Registry
 
 if TYPE_CHECKING:
-    from celm.rules.robust.combine import Combine
+    from celm.rules.robust.aggregator import RobustAggregator
     from celm.rules.robust.filter import Filter
+
+__all__ = ["aggregators", "filters"]
 
 filters: Registry[Filter] = Registry(
     "filter",
@@ -18,8 +23,8 @@ filters: Registry[Filter] = Registry(
     },
 )
 
-combines: Registry[Combine] = Registry(
-    "combine",
+aggregators: Registry[RobustAggregator] = Registry(
+    "aggregator",
     {
         "median": "celm.rules.robust.median:Median",
         "trimmed_mean": "celm.rules.robust.trimmed_mean:TrimmedMean",

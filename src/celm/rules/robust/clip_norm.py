@@ -1,11 +1,11 @@
-"""Norm clipping: no update is longer than a bound.
+"""Norm clipping: a bound on the norm of updates.
 
-    Δ_i = w_i - (what i was delivered)        w_i ← delivered + Δ_i · min(1, bound / ||Δ_i||)
+    Δ_i = w_i - m_i,   w_i ← m_i + Δ_i · min(1, bound / ||Δ_i||)        m_i: the model sent to client i
 
-The bound is `norm`, or the median length of the round's updates. Updates of length zero have no say in that
-median: where most clients return what they were sent, it would be zero and erase the work of the others. Lengths
-are over all floating tensors, the head among them, in float64; integer and boolean buffers stay the client's own.
-An update too long for float64 is left out.
+The bound is `norm`, or the median norm of the round's updates. Zero updates do not count in that median: if most
+clients return the model they received, it would be zero and erase the other updates. Norms are over all floating
+tensors, including the head, in float64. Integer and boolean buffers are the client's own. An update whose norm
+exceeds float64 is excluded.
 
 Reference: Sun, Kairouz, Suresh & McMahan, Can You Really Backdoor Federated Learning?, 2019.
 """
@@ -19,48 +19,51 @@ from typing import Annotated
 
 from pydantic import Field
 
-from celm.models.deltas import difference, length, moved
-from celm.models.state import StateDict
-from celm.rules.exchange import Round, Update
-from celm.rules.robust.filter import Filter, Filtered
+from celm.models.state_dict import StateDict
+from celm.models.state_ops import add_scaled, difference, l2_norm
+from celm.rules.messages import ClientUpdate, RoundData
+from celm.rules.robust.filter import Filter, FilterResult
 
 
 @dataclass(frozen=True)
 class ClipNorm(Filter):
-    """Shortens updates longer than a bound, by default the median length."""
+    """Clipping of updates to a norm, by default the median norm."""
 
     norm: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
-    """The greatest length of an update; by default the median length of those in the round that are not zero."""
+    """Largest norm of an update; by default the median norm of the nonzero updates in the round."""
 
-    def apply(self, round: Round) -> Filtered:
-        lengths = {name: length(step(round, name)) for name in round.clients}
-        finite = [value for value in lengths.values() if math.isfinite(value)]
-        bound = self.norm or statistics.median([value for value in finite if value > 0] or [0.0])
-        updates: dict[str, Update] = {}
+    def apply(self, round: RoundData) -> FilterResult:
+        norms = {name: l2_norm(_float64_delta(round, name)) for name in round.clients}
+        finite_norms = [value for value in norms.values() if math.isfinite(value)]
+        bound = self.norm or statistics.median([value for value in finite_norms if value > 0] or [0.0])
+        updates: dict[str, ClientUpdate] = {}
         excluded: dict[str, str] = {}
+        clip_factors: dict[str, float] = {}
         for name, update in round.updates.items():
-            if not math.isfinite(lengths[name]):
-                excluded[name] = "its update has no finite length"
-            elif lengths[name] > bound:
-                updates[name] = replace(update, model=shortened(round, name, bound / lengths[name]))
+            if not math.isfinite(norms[name]):
+                excluded[name] = "the norm of its update is not finite"
+            elif norms[name] > bound:
+                clip_factors[name] = bound / norms[name]
+                updates[name] = replace(update, model=_scale_update(round, name, clip_factors[name]))
             else:
                 updates[name] = update
-        return Filtered(replace(round, updates=updates), excluded)
+        return FilterResult(replace(round, updates=updates), excluded, clip_factors)
 
 
-def step(round: Round, name: str) -> StateDict:
-    """Δ of a client, in float64: in float32 the difference of two finite models may be infinite."""
-    return difference(wide(round.updates[name].model), wide(round.delivered[name].model))
+def _float64_delta(round: RoundData, name: str) -> StateDict:
+    """Return Δ_i in float64: in float32 the difference of two finite models may be infinite."""
+    return difference(_to_float64(round.updates[name].model), _to_float64(round.messages[name].model))
 
 
-def shortened(round: Round, name: str, scale: float) -> StateDict:
+def _scale_update(round: RoundData, name: str, scale: float) -> StateDict:
+    """Return the model of a client with Δ_i multiplied by `scale`."""
     model = round.updates[name].model
-    reached = moved(wide(round.delivered[name].model), step(round, name), scale)
+    clipped = add_scaled(_to_float64(round.messages[name].model), _float64_delta(round, name), scale)
     return {
-        key: reached[key].to(tensor) if tensor.is_floating_point() else tensor
+        key: clipped[key].to(tensor) if tensor.is_floating_point() else tensor
         for key, tensor in model.items()
     }
 
 
-def wide(state: StateDict) -> StateDict:
+def _to_float64(state: StateDict) -> StateDict:
     return {name: tensor.double() if tensor.is_floating_point() else tensor for name, tensor in state.items()}

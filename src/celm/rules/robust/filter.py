@@ -1,4 +1,4 @@
-"""What a filter is: a round in, a round out, and who was left out for what reason."""
+"""The interface of filters: a round in, a round and the excluded clients out."""
 
 from __future__ import annotations
 
@@ -7,19 +7,24 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from celm.base.registry import Configurable
-from celm.rules.exchange import Round
+from celm.rules.messages import RoundData
 
 
 @dataclass(frozen=True)
-class Filtered:
-    round: Round
+class FilterResult:
+    """The filtered round and the clients whose updates it excludes."""
+
+    round: RoundData
     excluded: Mapping[str, str] = field(default_factory=dict)
-    """Client to why its update does not count."""
+    """Excluded client to reason."""
+    clip_factors: Mapping[str, float] = field(default_factory=dict)
+    """Client to the factor by which its update was shortened, for clients whose update was."""
 
 
 @dataclass(frozen=True)
 class Filter(Configurable, ABC):
-    """A subclass is a frozen dataclass; its fields are settings (`filter.*`)."""
+    """Base of filters: a frozen dataclass whose fields are settings (`filter.*`)."""
 
     @abstractmethod
-    def apply(self, round: Round) -> Filtered: ...
+    def apply(self, round: RoundData) -> FilterResult:
+        """Change or exclude updates of a round."""

@@ -1,12 +1,12 @@
-"""The coordinate-wise trimmed mean, weighted.
+"""The weighted coordinate-wise trimmed mean.
 
-Of each coordinate the ⌊trim · n⌋ smallest and as many greatest values are left out, whatever their weights; the
-others are averaged with the rule's weights, scaled to sum 1 among them:
+The ⌊trim · n⌋ smallest and the same number of largest values of a coordinate are dropped, whatever their weights. The
+others are averaged with the rule's weights, scaled to sum 1:
 
     mean = Σ_{k kept} w_k x_k / Σ_{k kept} w_k
 
-With equal weights this is `scipy.stats.trim_mean`. Clients of weight zero are not among the n; integer and
-boolean buffers come from the heaviest client.
+With equal weights this is `scipy.stats.trim_mean`. Clients of weight zero are not among the n. Integer and boolean
+buffers come from the client with the largest weight.
 
 Reference: Yin, Chen, Ramchandran & Bartlett, Byzantine-Robust Distributed Learning: Towards Optimal Statistical
 Rates, ICML 2018.
@@ -21,25 +21,27 @@ from typing import Annotated
 from pydantic import Field
 from torch import Tensor
 
-from celm.models.state import StateDict
-from celm.rules.robust.combine import Combine
-from celm.rules.robust.median import coordinatewise
+from celm.models.state_dict import StateDict
+from celm.rules.robust.aggregator import RobustAggregator, apply_coordinatewise
 
 
 @dataclass(frozen=True)
-class TrimmedMean(Combine):
-    """The weighted mean of every coordinate without its extremes."""
+class TrimmedMean(RobustAggregator):
+    """Weighted mean of every coordinate without its extreme values."""
 
     trim: Annotated[float, Field(ge=0, lt=0.5)] = 0.2
-    """The fraction of clients left out at either end."""
+    """Fraction of clients dropped at each end."""
 
     def __call__(self, states: Sequence[StateDict], weights: Sequence[float]) -> StateDict:
-        return coordinatewise(states, weights, self.inner_mean)
+        return apply_coordinatewise(states, weights, self._inner_mean)
 
-    def inner_mean(self, values: Tensor, weights: Tensor) -> Tensor:
-        """`[p]` from sorted `values [n, p]` and their `weights [n, p]`."""
+    def _inner_mean(self, values: Tensor, weights: Tensor) -> Tensor:
+        """Return the mean `[p]` of sorted `values [n, p]` with `weights [n, p]`."""
         n = len(values)
-        # trim · n is rounded, and with trim close to 1/2 would leave nothing.
-        cut = min(int(self.trim * n), (n - 1) // 2)
-        kept, share = values[cut : n - cut], weights[cut : n - cut]
-        return (kept * (share / share.sum(dim=0))).sum(dim=0)
+        # trim · n is rounded; with trim close to 1/2 no value would remain.
+        num_trimmed = min(int(self.trim * n), (n - 1) // 2)
+        inner_values, inner_weights = (
+            values[num_trimmed : n - num_trimmed],
+            weights[num_trimmed : n - num_trimmed],
+        )
+        return (inner_values * (inner_weights / inner_weights.sum(dim=0))).sum(dim=0)

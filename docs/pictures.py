@@ -1,0 +1,98 @@
+"""Draw the pictures of the README and the landing page, for light and dark pages: `python docs/pictures.py`.
+
+The shares are those of the federation that `make demo` runs; the correlations are those of results/trust.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+from matplotlib.axes import Axes
+
+import celm
+from celm.base.files import write_text
+from celm.report import save_figure, shares_figure
+from celm.report.style import INK, LINE, MUTED, PALETTE, figure_style
+
+ASSETS = Path(__file__).parent / "assets"
+ESTIMATORS = Path(__file__).parents[1] / "results/trust/estimators/table.json"
+NAMES = {
+    "celm calibrated": "CELM, calibrated evidence",
+    "celm": "CELM",
+    "data_size": "reported sizes (if true)",
+    "fedce": "FedCE",
+    "rffl": "RFFL",
+    "gtg_shapley": "GTG-Shapley",
+    "shapfed": "ShapFed",
+    "cgsv": "CGSV",
+    "cffl": "CFFL",
+}
+"""Column of the table to its name in the picture, best first."""
+DARK = {
+    INK: "#E6EDF3",
+    MUTED: "#9DA7B3",
+    LINE: "#30363D",
+    "#0B4F8A": "#58A6FF",
+    "#C62828": "#FF7B72",
+    "#FFFFFF": "#0D1117",
+}
+"""Colour on light pages to colour on dark pages."""
+
+
+def draw_shares() -> Axes:
+    """Draw each client's share of the evidence, with the classes that clients truly hold outlined."""
+    with tempfile.TemporaryDirectory() as folder:
+        run = celm.run(
+            celm.Experiment(
+                split={"name": "frm", "kind": "copy_global"}, train={"batch": 32}, run={"rounds": 60}
+            ),
+            Path(folder) / "run",
+        )
+    title = "What each client's model has learnt: its share of the evidence"
+    return shares_figure(run.evidence, run.metrics["classes"], run.metrics["counts"], title=title)
+
+
+def correlations() -> dict[str, float]:
+    """Return the mean correlation of each estimator with exact Shapley values, over all federations."""
+    cells = json.loads(ESTIMATORS.read_text(encoding="utf-8"))["cells"]
+    found = {c["column"]: c["mean"] for c in cells if c["row"] == "shapley of accuracy: Pearson"}
+    return {column: found[column] for column in sorted(NAMES, key=lambda column: -found[column])}
+
+
+def draw_correlations() -> Axes:
+    """Draw the correlations as bars, best on top."""
+    values = correlations()
+    with figure_style():
+        _, axes = plt.subplots(figsize=(5.6, 2.5), layout="constrained")
+        axes.set_title("Correlation with exact Shapley values, 57 federations")
+        colours = [PALETTE[0] if column.startswith("celm") else MUTED for column in values]
+        lengths = [max(0.0, value) for value in values.values()]
+        bars = axes.barh([NAMES[column] for column in values], lengths, color=colours)
+        axes.bar_label(bars, [f"{length:.2f}" for length in lengths], padding=3, color=INK)
+        axes.invert_yaxis()
+        axes.set_xlim(0, 1)
+        axes.set_xticks([])
+        axes.spines[["bottom", "left"]].set_visible(False)
+        axes.tick_params(length=0)
+    return axes
+
+
+def save_light_and_dark(axes: Axes, name: str) -> None:
+    light = ASSETS / f"{name}-light.svg"
+    save_figure(axes, light)
+    text = light.read_text(encoding="utf-8")
+    for colour, dark_colour in DARK.items():
+        text = text.replace(colour.lower(), dark_colour.lower()).replace(colour, dark_colour)
+    write_text(ASSETS / f"{name}-dark.svg", text)
+
+
+def main() -> None:
+    save_light_and_dark(draw_shares(), "readme-evidence")
+    save_light_and_dark(draw_correlations(), "readme-shapley")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""FashionMNIST in a Flower federation of five members, one of which may misbehave."""

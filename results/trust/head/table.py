@@ -1,0 +1,173 @@
+"""Compare the estimates of the confirmation with the truth: python results/trust/head/table.py
+
+The script reads the files of truths.py and estimators.py, collects them in truth.json beside this file, and writes
+table.md. Federations whose truth is not complete are left out; those of truth.json need no files. The standard errors
+are over rows, each the mean of its seeds; differences are paired by rows.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from statistics import mean, stdev
+from typing import Any
+
+import torch
+
+from celm.base.files import write_text
+from celm.core.evidence import scores
+from celm.study.ground_truth import AGREEMENT_MEASURES, measure_agreement, truth_from_worth
+
+HERE = Path(__file__).parent
+CEILINGS = ("label counts", "other seeds")
+PAIRS = [
+    ("calibrated, scores from head", "calibrated"),
+    ("head", "celm"),
+    ("head", "calibrated"),
+    ("head", "data size"),
+    ("inversion", "head"),
+    ("agreement", "head"),
+]
+Federation = dict[str, Any]
+Selection = tuple[str, str, str, Callable[[str], bool]]
+SELECTIONS: list[Selection] = [
+    ("all rows", "accuracy", "shapley", lambda row: True),
+    ("without iid", "accuracy", "shapley", lambda row: "iid" not in row),
+    ("digits, without iid", "accuracy", "shapley", lambda row: row.startswith("digits") and "iid" not in row),
+    ("FashionMNIST, without iid", "accuracy", "shapley", lambda row: "fashion" in row and "iid" not in row),
+    ("leave-one-out", "accuracy", "leave_one_out", lambda row: True),
+    ("rare classes", "rare_class_accuracy", "shapley", lambda row: True),
+]
+"""Title, utility, reference and rows of a part of the table."""
+
+
+def collect(truths: Path, estimates: Path) -> list[Federation]:
+    """Return the federations with a truth and estimates, in the order of seeds."""
+    stored = HERE / "truth.json"
+    found = {(f["row"], f["seed"]): f for f in (json.loads(stored.read_text()) if stored.exists() else [])}
+    for path in sorted(truths.glob("*.json")):
+        federation = json.loads(path.read_text())
+        key = federation["row"], federation["seed"]
+        if (columns := estimates / path.name).exists():
+            earlier = found.get(key, {}).get("estimates", {})
+            federation["estimates"] = {**earlier, **json.loads(columns.read_text())}
+            found[key] = federation
+    return sorted(found.values(), key=lambda federation: (federation["seed"], federation["row"]))
+
+
+def reference(federation: Federation, utility: str, kind: str) -> Mapping[str, float] | None:
+    """Return client to true value; None if the utility is not defined."""
+    worth = {int(coalition): values[utility] for coalition, values in federation["worth"].items()}
+    if None in worth.values():
+        return None
+    clients = list(federation["counts"])
+    truth = truth_from_worth(federation["row"], federation["seed"], utility, clients, worth)
+    values: Mapping[str, float] = getattr(truth, kind)
+    return values
+
+
+def columns_of(
+    federation: Federation, others: Sequence[Federation], utility: str, kind: str
+) -> dict[str, Mapping[str, float]]:
+    """Return column to estimates, with sizes and ceilings."""
+    counts: Mapping[str, list[int]] = federation["counts"]
+    by_labels = scores(torch.tensor(list(counts.values()), dtype=torch.float64)).tolist()
+    columns = {
+        **federation["estimates"],
+        "data size": {name: float(sum(row)) for name, row in counts.items()},
+        "label counts": dict(zip(counts, by_labels, strict=True)),
+    }
+    if truths := [truth for other in others if (truth := reference(other, utility, kind)) is not None]:
+        columns["other seeds"] = {name: mean(truth[name] for truth in truths) for name in counts}
+    return columns
+
+
+def agreements(
+    federations: Sequence[Federation], selection: Selection
+) -> dict[str, dict[str, dict[str, float]]]:
+    """Return column to measure to row to the mean over seeds."""
+    _, utility, kind, is_selected = selection
+    values: dict[str, dict[str, dict[str, list[float]]]] = {}
+    for federation in federations:
+        truth = reference(federation, utility, kind) if is_selected(federation["row"]) else None
+        if truth is None:
+            continue
+        others = [f for f in federations if f["row"] == federation["row"] and f is not federation]
+        for column, estimates in columns_of(federation, others, utility, kind).items():
+            for measure, value in measure_agreement(estimates, truth).items():
+                if value is not None:
+                    rows = values.setdefault(column, {}).setdefault(measure, {})
+                    rows.setdefault(federation["row"], []).append(value)
+    return {
+        column: {
+            measure: {row: mean(seeds) for row, seeds in rows.items()} for measure, rows in by_measure.items()
+        }
+        for column, by_measure in values.items()
+    }
+
+
+def with_error(values: Sequence[float]) -> str:
+    """Return mean and standard error, such as 0.81 ± 0.08."""
+    error = f" ± {stdev(values) / math.sqrt(len(values)):.2f}" if len(values) > 1 else ""
+    return f"{mean(values):+.2f}{error}"
+
+
+def format_table(federations: Sequence[Federation], selection: Selection) -> list[str]:
+    """Return the lines of one part of the table."""
+    found = agreements(federations, selection)
+    if not found:
+        return []
+    rows = next(iter(found.values()))["Pearson"]
+    lines = [f"**Part: {selection[0]}** ({len(rows)} rows)", ""]
+    lines += ["| | " + " | ".join(AGREEMENT_MEASURES) + " |", "|---" * (len(AGREEMENT_MEASURES) + 1) + "|"]
+    order = sorted(found, key=lambda column: (column in CEILINGS, -mean(found[column]["Pearson"].values())))
+    for column in order:
+        label = f"*{column}*" if column in CEILINGS else column
+        cells = [with_error(list(found[column][measure].values())) for measure in AGREEMENT_MEASURES]
+        lines.append(f"| {label} | " + " | ".join(cells) + " |")
+    lines += ["", "| paired difference of Pearson | |", "|---|---|"]
+    for first, second in PAIRS:
+        if first in found and second in found:
+            one, two = found[first]["Pearson"], found[second]["Pearson"]
+            lines.append(f"| {first} - {second} | {with_error([one[row] - two[row] for row in one])} |")
+    return [*lines, ""]
+
+
+def format_rows(federations: Sequence[Federation]) -> list[str]:
+    """Return Pearson's correlation row by row."""
+    found = agreements(federations, SELECTIONS[0])
+    lines = ["**Pearson's correlation, row by row**", "", "| | " + " | ".join(found) + " |"]
+    lines.append("|---" * (len(found) + 1) + "|")
+    for row in next(iter(found.values()))["Pearson"]:
+        cells = [
+            f"{by_measure['Pearson'][row]:+.2f}" if row in by_measure["Pearson"] else "–"
+            for by_measure in found.values()
+        ]
+        lines.append(f"| {row} | " + " | ".join(cells) + " |")
+    return lines
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--truths", type=Path, default=Path("runs/head/truths"))
+    parser.add_argument("--estimates", type=Path, default=Path("runs/head/estimates"))
+    options = parser.parse_args()
+    federations = collect(options.truths, options.estimates)
+    lines = [json.dumps(federation) for federation in federations]
+    write_text(HERE / "truth.json", "[\n" + ",\n".join(lines) + "\n]\n")
+    seeds = sorted({federation["seed"] for federation in federations})
+    counts = {seed: sum(federation["seed"] == seed for federation in federations) for seed in seeds}
+    text = [
+        "Federations by seed: " + ", ".join(f"{seed}: {count} of 19" for seed, count in counts.items()),
+        "",
+    ]
+    for selection in SELECTIONS:
+        text += format_table(federations, selection)
+    write_text(HERE / "table.md", "\n".join([*text, *format_rows(federations), ""]))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""The settings of an experiment: typed tables, presets, a commented template."""

@@ -1,0 +1,30 @@
+"""A round whose replies are awaited."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from flwr.app import Message
+
+from celm.base.stage_timer import StageTimer
+from celm.rules.messages import ServerMessage
+
+
+@dataclass(frozen=True)
+class PendingRound:
+    round_number: int
+    online: tuple[str, ...]
+    messages: Mapping[str, Message]
+    server_messages: Mapping[str, ServerMessage]
+    sent_at: float
+    timer: StageTimer
+
+    @property
+    def message_ids(self) -> dict[str, str]:
+        """Client to the id of its message; empty if a wrapper sent a message of its own in place of it."""
+        return {client: message.metadata.message_id for client, message in self.messages.items()}
+
+    @property
+    def node_ids(self) -> dict[str, int]:
+        return {client: message.metadata.dst_node_id for client, message in self.messages.items()}

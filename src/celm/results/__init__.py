@@ -1,0 +1,1 @@
+"""Results of folders as objects, read-only: runs, comparisons, studies, audits and live federations."""

@@ -1,0 +1,123 @@
+"""Head evidence of an audit: labels that are known, refusals, and what the result says of it."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import celm
+from auditing.conftest import Uploads
+from celm.base.errors import CelmError
+
+CLASSES, WIDTH = 4, 6
+HOLDINGS = {"a": [0, 1], "b": [2], "c": [1, 3]}
+
+
+def network(bias: bool = True, activation: type[nn.Module] = nn.ReLU) -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(5, WIDTH), activation(), nn.Linear(WIDTH, CLASSES, bias=bias))
+
+
+def train(module: nn.Module, classes: list[int]) -> nn.Module:
+    """Return a copy after ten steps of SGD on random inputs with labels of these classes."""
+    trained = copy.deepcopy(module)
+    inputs = torch.randn(40, 5, generator=torch.Generator().manual_seed(classes[0]))
+    labels = torch.tensor(classes).repeat(40)[:40]
+    optimiser = torch.optim.SGD([p for p in trained.parameters() if p.requires_grad], lr=0.1)
+    for _ in range(10):
+        optimiser.zero_grad()
+        torch.autograd.backward(nn.functional.cross_entropy(trained(inputs), labels))
+        optimiser.step()
+    return trained
+
+
+def audit(module: nn.Module, clients: dict[str, Any], **settings: Any) -> celm.Audit:
+    defaults = {"classes": CLASSES, "input_shape": (5,), "probe": {"steps": 3}, "evidence": "head"}
+    return celm.audit(module, clients, **defaults | settings)
+
+
+def claimed(result: celm.Audit) -> dict[str, list[int]]:
+    return {name: [k for k, q in enumerate(row) if q > 0] for name, row in result.evidence.items()}
+
+
+@pytest.mark.parametrize("bias", [True, False], ids=["ball", "rows"])
+def test_evidence_is_for_the_classes_that_a_client_trained_on(bias: bool) -> None:
+    module = network(bias)
+    clients = {name: train(module, classes) for name, classes in HOLDINGS.items()}
+    result = audit(module, clients)
+    assert claimed(result) == HOLDINGS
+    assert [sum(row) for row in result.evidence.values()] == pytest.approx([1, 1, 1])
+    assert set(result.probe_standard_errors.values()) == {None}
+    features = torch.ones(1, 1)
+    expected = celm.head_evidence(module, list(clients.values()), features=features)
+    torch.testing.assert_close(torch.tensor(list(result.evidence.values())).double(), expected)
+    assert "change of the client" in result.to_html()
+
+
+def test_a_scaled_copy_trained_nothing() -> None:
+    module = network()
+    state = module.state_dict()
+    copied = {name: 3 * tensor if name.startswith("2.") else tensor for name, tensor in state.items()}
+    clients = {name: train(module, classes) for name, classes in HOLDINGS.items()}
+    result = audit(module, {**clients, "d": copied})
+    assert result.scores["d"] == 0
+    assert "did not train" in result.flags["d"]
+
+
+@pytest.mark.parametrize("activation", [nn.Tanh, nn.GELU])
+def test_signed_features_without_bias_are_refused(activation: type[nn.Module]) -> None:
+    module = network(bias=False, activation=activation)
+    with pytest.raises(CelmError, match=r"evidence=head.*negative") as refusal:
+        audit(module, {"a": train(module, [1])})
+    assert refusal.value.hint == "set evidence=calibrated"
+
+
+def test_a_frozen_head_and_a_model_without_one_are_refused() -> None:
+    module = network()
+    module[2].requires_grad_(False)
+    clients = {name: train(module, classes) for name, classes in HOLDINGS.items()}
+    with pytest.raises(CelmError, match=r"no client changed the last layer '2'"):
+        audit(module, clients)
+    convolutional = nn.Sequential(nn.Unflatten(1, (1, 5)), nn.Conv1d(1, CLASSES, 5), nn.Flatten())
+    with pytest.raises(CelmError, match=r"evidence=head: the model has no linear layer with 4 outputs"):
+        audit(convolutional, {"a": train(convolutional, [1])})
+    with pytest.raises(CelmError, match="output=sigmoid: head evidence"):
+        audit(module, clients, output="sigmoid")
+
+
+def test_the_claims_of_several_rounds_are_averaged(tmp_path: Path) -> None:
+    module = network()
+    uploads: list[Tensor] = []
+    for number, classes in enumerate(([0], [3]), start=1):
+        folder = tmp_path / f"round-{number}"
+        folder.mkdir()
+        torch.save(module.state_dict(), folder / "global.pt")
+        trained = train(module, classes)
+        torch.save(trained.state_dict(), folder / "a.pt")
+        uploads.append(celm.head_evidence(module, [trained])[0])
+        module = trained
+    result = celm.audit(
+        None,
+        tmp_path,
+        model=network(),
+        classes=CLASSES,
+        input_shape=(5,),
+        probe={"steps": 3},
+        evidence="head",
+    )
+    expected = (uploads[0] + uploads[1]) / 2
+    torch.testing.assert_close(torch.tensor(result.evidence["a"]).double(), expected)
+
+
+def test_the_command_says_what_it_assumes(uploads: Uploads, refused: Callable[..., str]) -> None:
+    result = uploads.audit("--evidence", "head")
+    assert result.exit_code == 0, result.output
+    assert "started from the global model" in result.stdout
+    assert uploads.audit_json("--evidence", "head")["settings"]["evidence"] == "head"
+    assert "evidence" in refused(*uploads.arguments("--evidence", "heads"))

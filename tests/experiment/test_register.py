@@ -1,0 +1,48 @@
+"""`celm.register`: a rule of this process by name, in runs, comparisons and errors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+import celm
+from celm.rules import rules
+from celm.rules.fedavg import FedAvg
+
+
+@pytest.fixture
+def registered() -> Iterator[None]:
+    @celm.register("rules")
+    @dataclass(frozen=True)
+    class PlainMean(FedAvg):
+        """The rule FedAvg under another name."""
+
+    yield
+    rules.registered.clear()
+
+
+@pytest.mark.usefixtures("registered")
+def test_a_registered_rule_gives_what_the_rule_gives(tmp_path: Path) -> None:
+    few = {"split": "iid", "clients": 2, "rounds": 2}
+    with pytest.warns(UserWarning, match="does not save the code of plain_mean"):
+        own = celm.run(celm.Experiment(rule="plain_mean", **few), tmp_path / "own")
+    known = celm.run(celm.Experiment(rule="fedavg", **few), tmp_path / "known")
+    assert (own.folder / "rounds.jsonl").read_bytes() == (known.folder / "rounds.jsonl").read_bytes()
+    both = celm.compare(["plain_mean", "fedavg"], [42], out=tmp_path / "both", **few)
+    assert both.to_dataframe()["accuracy"].tolist() == [own.accuracy, known.accuracy]
+    rules.registered.clear()
+    with pytest.raises(celm.CelmError, match="unknown rule 'plain_mean'"):
+        celm.load(own.folder)
+
+
+def test_wrong_registrations_are_one_line() -> None:
+    with pytest.raises(celm.CelmError, match="did you mean 'rules'"):
+        celm.register("rule")
+    with pytest.raises(celm.CelmError, match="not a dataclass"):
+        celm.register("rules")(int)
+    with pytest.raises(celm.CelmError, match="celm has one of this name"):
+        celm.register("rules", "fedavg")(FedAvg)
+    assert "plain_mean" not in rules.names()
