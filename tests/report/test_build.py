@@ -165,8 +165,8 @@ def test_splits_that_differ_in_a_setting_have_separate_rows(study: Path) -> None
     settings = study / "celm-seed43" / "settings.toml"
     settings.write_text(settings.read_text().replace("clients = 5", "clients = 7"))
     page = Page(build_report(study))
-    assert "digits, pls, split.clients=5" in page.text
-    assert "digits, pls, split.clients=7" in page.text
+    assert "digits, pure label skew, split.clients=5" in page.text
+    assert "digits, pure label skew, split.clients=7" in page.text
     safe(page)
 
 
