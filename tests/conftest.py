@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from hypothesis import HealthCheck, settings
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -26,6 +27,10 @@ settings.load_profile("celm")
 
 # Some virtual machines announce AMX and cannot execute it; a bfloat16 product would end the test run.
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
+
+# Tests run side by side, so that more threads in each would only wait for one another, at three times the processor time.
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # of processes that tests start
+torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
 
 # Ray's workers stand back for everybody else by default, so that tests beside them would starve those of a cluster.
 os.environ.setdefault("RAY_worker_niceness", "0")
