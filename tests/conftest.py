@@ -28,7 +28,7 @@ settings.load_profile("celm")
 # Some virtual machines announce AMX and cannot execute it; a bfloat16 product would end the test run.
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
 
-# Tests run side by side, so that more threads in each would only wait for one another, at three times the processor time.
+# Tests run side by side: more threads in each would only wait for one another, at three times the processor time.
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # of processes that tests start
 torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
 
