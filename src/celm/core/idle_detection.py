@@ -74,14 +74,20 @@ def relative_movement(
     """
     size = batch_size or models_per_batch(delivered)
     batches = [slice(first, first + size) for first in range(0, len(trained), size)]
-    own_updates = OwnUpdates(global_history)
-    norms = [_update_norms(delivered[batch], trained[batch], own_updates) for batch in batches]
+    compute_own_updates = OwnUpdates(global_history)
+    updates: dict[str, Tensor] = {}
+    norms = []
+    for batch in batches:
+        updates = _own_updates(delivered[batch], trained[batch], compute_own_updates)
+        norms.append({name: _tensor_norms(update) for name, update in updates.items()})
     median_norms = {name: _median_of_nonzero(torch.cat([part[name] for part in norms])) for name in norms[0]}
     noise = shared_noise(seed, 1, tuple(inputs.shape[1:]), num_noise)[0]
-    changes = [
-        _logit_changes(delivered[batch], trained[batch], own_updates, median_norms, inputs, noise)
-        for batch in batches
-    ]
+    changes = []
+    for batch, batch_norms in zip(batches, norms, strict=True):
+        if len(batches) > 1:  # a single batch still has its updates
+            updates = _own_updates(delivered[batch], trained[batch], compute_own_updates)
+        own_models = _models_with_own_updates(delivered[batch].states, updates, batch_norms, median_norms)
+        changes.append(_logit_changes(delivered[batch], trained[batch], own_models, inputs, noise))
     total_changes, own_changes = (torch.cat(parts) for parts in zip(*changes, strict=True))
     return torch.minimum(
         _MAX_RESCALE * relative_to_median(total_changes),
@@ -89,12 +95,10 @@ def relative_movement(
     )
 
 
-def _update_norms(delivered: ModelStack, trained: ModelStack, own_updates: OwnUpdates) -> dict[str, Tensor]:
-    """Return ||δ_i|| `[B]` of each weight tensor."""
+def _own_updates(delivered: ModelStack, trained: ModelStack, compute: OwnUpdates) -> dict[str, Tensor]:
+    """Return δ_i `[B, *shape]` of each weight tensor."""
     return {
-        name: _tensor_norms(
-            own_updates(name, _tensors(delivered.states, name), _tensors(trained.states, name))
-        )
+        name: compute(name, _tensors(delivered.states, name), _tensors(trained.states, name))
         for name in _matrix_names(delivered)
     }
 
@@ -106,13 +110,11 @@ def _tensors(states: Sequence[_ModelState], name: str) -> list[Tensor]:
 def _logit_changes(
     delivered: ModelStack,
     trained: ModelStack,
-    own_updates: OwnUpdates,
-    median_norms: Mapping[str, float],
+    own_models: Sequence[_ModelState],
     inputs: Tensor,
     noise: Tensor,
 ) -> tuple[Tensor, Tensor]:
     """Return m and n of a batch of clients, `[B]` each."""
-    own_models = _models_with_own_updates(delivered.states, trained.states, own_updates, median_norms)
     is_shared = all(state is delivered.states[0] for state in delivered.states)
     initial_models = delivered.states[:1] if is_shared else delivered.states
     stack = replace(trained, states=[*initial_models, *trained.states, *own_models])
@@ -130,19 +132,21 @@ def _matrix_names(stack: ModelStack) -> list[str]:
 
 def _models_with_own_updates(
     delivered: Sequence[_ModelState],
-    trained: Sequence[_ModelState],
-    own_updates: OwnUpdates,
+    own_updates: Mapping[str, Tensor],
+    norms: Mapping[str, Tensor],
     median_norms: Mapping[str, float],
-) -> list[dict[str, Tensor]]:
-    """Return v + ρ δ of each client: the delivered model plus the client's own update, scaled to the median norm."""
+) -> list[_ModelState]:
+    """Return v + ρ δ of each client: the delivered model plus the client's own update, scaled to the median norm.
+
+    The updates are overwritten.
+    """
     models = [dict(state) for state in delivered]
     for name, median_norm in median_norms.items():
-        updates = own_updates(name, _tensors(delivered, name), _tensors(trained, name))
-        factors = (median_norm / _tensor_norms(updates).clamp_min(MIN_DIVISOR)).clamp_max(_MAX_RESCALE)
-        for model, update, factor in zip(models, updates, factors.tolist(), strict=True):
+        factors = (median_norm / norms[name].clamp_min(MIN_DIVISOR)).clamp_max(_MAX_RESCALE)
+        for model, update, factor in zip(models, own_updates[name], factors.tolist(), strict=True):
             v = model[name]
             model[name] = update.mul_(factor).add_(v.cpu()).to(v)
-    return models
+    return list(models)
 
 
 def _centred_logits(stack: ModelStack, inputs: Tensor, noise: Tensor) -> Tensor:
