@@ -135,11 +135,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, nargs="+", default=SEEDS)
     parser.add_argument("--columns", nargs="+", default=list(RULES))
+    parser.add_argument("--study", default="estimators", help="a study's name or file")
     parser.add_argument("--cells", type=Path, default=Path("runs/head/estimates"))
     options = parser.parse_args()
     torch.set_num_threads(1)
     options.cells.mkdir(parents=True, exist_ok=True)
-    for cell in cells(tuple(options.seeds)):
+    for cell in cells(tuple(options.seeds), options.study):
         target = options.cells / f"{cell.name}.json"
         found: Estimates = json.loads(target.read_text()) if target.exists() else {}
         for column in options.columns:

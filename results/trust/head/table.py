@@ -1,8 +1,9 @@
-"""Compare the estimates of the confirmation with the truth: python results/trust/head/table.py
+"""Compare the estimates of the confirmation with the truth: python results/trust/head/table.py [--many]
 
 The script reads the files of truths.py and estimators.py, collects them in truth.json beside this file, and writes
 table.md. Federations whose truth is not complete are left out; those of truth.json need no files. The standard errors
-are over rows, each the mean of its seeds; differences are paired by rows.
+are over rows, each the mean of its seeds; differences are paired by rows. With `--many` it does so for the study
+many_clients.toml, with many_clients.json and many_clients.md.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import torch
 from celm.base.files import write_text
 from celm.core.evidence import scores
 from celm.study.ground_truth import AGREEMENT_MEASURES, measure_agreement, truth_from_worth
+from celm.study.spec import load_study
 
 HERE = Path(__file__).parent
 CEILINGS = ("label counts", "other seeds")
@@ -42,11 +44,16 @@ SELECTIONS: list[Selection] = [
     ("rare classes", "rare_class_accuracy", "shapley", lambda row: True),
 ]
 """Title, utility, reference and rows of a part of the table."""
+MANY: list[Selection] = [
+    ("10 clients", "accuracy", "shapley", lambda row: "10 clients" in row),
+    ("20 clients, against label counts", "accuracy", "label counts", lambda row: "20 clients" in row),
+    ("50 clients, against label counts", "accuracy", "label counts", lambda row: "50 clients" in row),
+]
+"""The parts of the table of many clients."""
 
 
-def collect(truths: Path, estimates: Path) -> list[Federation]:
+def collect(truths: Path, estimates: Path, stored: Path) -> list[Federation]:
     """Return the federations with a truth and estimates, in the order of seeds."""
-    stored = HERE / "truth.json"
     found = {(f["row"], f["seed"]): f for f in (json.loads(stored.read_text()) if stored.exists() else [])}
     for path in sorted(truths.glob("*.json")):
         federation = json.loads(path.read_text())
@@ -59,7 +66,11 @@ def collect(truths: Path, estimates: Path) -> list[Federation]:
 
 
 def reference(federation: Federation, utility: str, kind: str) -> Mapping[str, float] | None:
-    """Return client to true value; None if the utility is not defined."""
+    """Return client to true value; None if the utility is not defined or was not measured."""
+    if kind == "label counts":
+        return label_scores(federation["counts"])
+    if not federation["worth"]:
+        return None
     worth = {int(coalition): values[utility] for coalition, values in federation["worth"].items()}
     if None in worth.values():
         return None
@@ -69,16 +80,22 @@ def reference(federation: Federation, utility: str, kind: str) -> Mapping[str, f
     return values
 
 
+def label_scores(counts: Mapping[str, list[int]]) -> dict[str, float]:
+    """Return client to the score that its true label counts would give."""
+    return dict(
+        zip(counts, scores(torch.tensor(list(counts.values()), dtype=torch.float64)).tolist(), strict=True)
+    )
+
+
 def columns_of(
     federation: Federation, others: Sequence[Federation], utility: str, kind: str
 ) -> dict[str, Mapping[str, float]]:
     """Return column to estimates, with sizes and ceilings."""
     counts: Mapping[str, list[int]] = federation["counts"]
-    by_labels = scores(torch.tensor(list(counts.values()), dtype=torch.float64)).tolist()
     columns = {
         **federation["estimates"],
         "data size": {name: float(sum(row)) for name, row in counts.items()},
-        "label counts": dict(zip(counts, by_labels, strict=True)),
+        "label counts": label_scores(counts),
     }
     if truths := [truth for other in others if (truth := reference(other, utility, kind)) is not None]:
         columns["other seeds"] = {name: mean(truth[name] for truth in truths) for name in counts}
@@ -120,6 +137,8 @@ def format_table(federations: Sequence[Federation], selection: Selection) -> lis
     found = agreements(federations, selection)
     if not found:
         return []
+    if selection[2] == "label counts":
+        found = {column: by_measure for column, by_measure in found.items() if column not in CEILINGS}
     rows = next(iter(found.values()))["Pearson"]
     lines = [f"**Part: {selection[0]}** ({len(rows)} rows)", ""]
     lines += ["| | " + " | ".join(AGREEMENT_MEASURES) + " |", "|---" * (len(AGREEMENT_MEASURES) + 1) + "|"]
@@ -136,10 +155,13 @@ def format_table(federations: Sequence[Federation], selection: Selection) -> lis
     return [*lines, ""]
 
 
-def format_rows(federations: Sequence[Federation]) -> list[str]:
+def format_rows(federations: Sequence[Federation], selection: Selection) -> list[str]:
     """Return Pearson's correlation row by row."""
-    found = agreements(federations, SELECTIONS[0])
-    lines = ["**Pearson's correlation, row by row**", "", "| | " + " | ".join(found) + " |"]
+    found = agreements(federations, selection)
+    if not found:
+        return []
+    title = f"**Pearson's correlation, row by row: {selection[0]}**"
+    lines = [title, "", "| | " + " | ".join(found) + " |"]
     lines.append("|---" * (len(found) + 1) + "|")
     for row in next(iter(found.values()))["Pearson"]:
         cells = [
@@ -147,26 +169,33 @@ def format_rows(federations: Sequence[Federation]) -> list[str]:
             for by_measure in found.values()
         ]
         lines.append(f"| {row} | " + " | ".join(cells) + " |")
-    return lines
+    return [*lines, ""]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--many", action="store_true", help="the study of many clients")
     parser.add_argument("--truths", type=Path, default=Path("runs/head/truths"))
     parser.add_argument("--estimates", type=Path, default=Path("runs/head/estimates"))
     options = parser.parse_args()
-    federations = collect(options.truths, options.estimates)
+    stored, table, selections = (
+        ("many_clients.json", "many_clients.md", MANY)
+        if options.many
+        else ("truth.json", "table.md", SELECTIONS)
+    )
+    federations = collect(options.truths, options.estimates, HERE / stored)
     lines = [json.dumps(federation) for federation in federations]
-    write_text(HERE / "truth.json", "[\n" + ",\n".join(lines) + "\n]\n")
+    write_text(HERE / stored, "[\n" + ",\n".join(lines) + "\n]\n")
+    num_rows = len(load_study(str(HERE / "many_clients.toml") if options.many else "estimators").rows)
     seeds = sorted({federation["seed"] for federation in federations})
     counts = {seed: sum(federation["seed"] == seed for federation in federations) for seed in seeds}
-    text = [
-        "Federations by seed: " + ", ".join(f"{seed}: {count} of 19" for seed, count in counts.items()),
-        "",
-    ]
-    for selection in SELECTIONS:
+    by_seed = ", ".join(f"{seed}: {count} of {num_rows}" for seed, count in counts.items())
+    text = [f"Federations by seed: {by_seed}", ""]
+    for selection in selections:
         text += format_table(federations, selection)
-    write_text(HERE / "table.md", "\n".join([*text, *format_rows(federations), ""]))
+    for selection in MANY if options.many else SELECTIONS[:1]:
+        text += format_rows(federations, selection)
+    write_text(HERE / table, "\n".join(text))
 
 
 if __name__ == "__main__":

@@ -24,6 +24,8 @@ from celm.study.spec import Row, load_study, slug
 
 SEEDS = (50, 51, 52, 53, 54)
 ROUNDS = 30
+MAX_CLIENTS = 10
+"""Of larger federations only the label counts are stored."""
 UTILITIES = ("accuracy", "rare_class_accuracy")
 
 
@@ -51,9 +53,9 @@ class Cell:
         return resolve_defaults(Experiment.parse(settings))
 
 
-def cells(seeds: tuple[int, ...] = SEEDS) -> list[Cell]:
-    """Return the federations seed by seed, those of five clients first."""
-    rows = sorted(load_study("estimators").rows, key=lambda row: row.num_clients or 0)
+def cells(seeds: tuple[int, ...] = SEEDS, study: str = "estimators") -> list[Cell]:
+    """Return the federations seed by seed, the smallest first."""
+    rows = sorted(load_study(study).rows, key=lambda row: row.num_clients or 0)
     return [Cell(row, seed) for seed in seeds for row in rows]
 
 
@@ -74,7 +76,7 @@ def measure(cell: Cell) -> dict[str, Any]:
     assert not federation.attacks
     clients = federation.context.clients
     worth = {}
-    for coalition in range(1, 1 << len(clients)):
+    for coalition in range(1, 1 << len(clients)) if len(clients) <= MAX_CLIENTS else ():
         members = tuple(name for i, name in enumerate(clients) if coalition >> i & 1)
         worth[coalition] = coalition_worth(federation, members)
     return {"row": cell.row.label, "seed": cell.seed, "counts": federation.counts, "worth": worth}
@@ -83,11 +85,12 @@ def measure(cell: Cell) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, nargs="+", default=SEEDS)
+    parser.add_argument("--study", default="estimators", help="a study's name or file")
     parser.add_argument("--cells", type=Path, default=Path("runs/head/truths"))
     options = parser.parse_args()
     torch.set_num_threads(1)
     options.cells.mkdir(parents=True, exist_ok=True)
-    for cell in cells(tuple(options.seeds)):
+    for cell in cells(tuple(options.seeds), options.study):
         target = options.cells / f"{cell.name}.json"
         with (options.cells / f"{cell.name}.lock").open("w") as lock:
             try:
