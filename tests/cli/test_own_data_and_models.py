@@ -115,6 +115,26 @@ def test_own_model_by_its_factory_and_settings(tmp_path: Path, celm: Callable[..
     assert settings.model.options == {"width": 5}
 
 
+@pytest.mark.parametrize("path", ["./nets/own.py", "nets/own.py", "{folder}/nets/own.py"])
+def test_own_model_by_the_file_of_its_factory(
+    tmp_path: Path, invoke: Callable[..., Result], refused: Callable[..., str], path: str
+) -> None:
+    (tmp_path / "nets").mkdir()
+    (tmp_path / "nets" / "widths.py").write_text("WIDTH = 7\n")
+    (tmp_path / "nets" / "own.py").write_text(f"from widths import WIDTH\n{MODEL}")
+    name = f"{path.format(folder=tmp_path)}:make"
+    experiment = package.Experiment(
+        model={"name": name, "width": 5}, clients=3, rounds=2, probe={"steps": 3}, train={"batch": 8}
+    )
+    run = package.run(experiment, tmp_path / "python")
+    assert run.model().body[1].out_features == 5
+    by_command = invoke("run", "--model", name, "--set=model.width=5", "--out=shell", *SMALL)
+    assert by_command.exit_code == 0, by_command.output
+    assert json.loads(by_command.stdout)["weights"] == run.weights
+    assert "has no 'mke'" in refused("run", "--model", name.replace(":make", ":mke"), *SMALL)
+    assert "there is no file" in refused("run", "--model", "./nets/nothing.py:make", *SMALL)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("data", ["class_folders", "parquet_folder"])
 def test_own_data_and_model_with_workers_give_the_same_bytes_as_without(
