@@ -134,3 +134,9 @@ def test_contributing_lists_the_packages_in_the_order_of_the_imports():
         r"^\| `(\w+)` \|", (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8"), re.MULTILINE
     )
     assert listed == layers[::-1]
+
+
+def test_the_landing_page_counts_the_components():
+    page = (ROOT / "docs/index.md").read_text(encoding="utf-8")
+    for name, registry in {"rules": rules, "objectives": objectives, "splits": splits}.items():
+        assert f"{len(registry.builtins)} [{name}](" in page
