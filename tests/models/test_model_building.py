@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -250,3 +251,27 @@ def test_one_class_is_no_task(own: Path) -> None:
 
 def count(model: nn.Module) -> int:
     return sum(parameter.numel() for parameter in model.parameters())
+
+
+def test_cnn1d_is_the_formula_on_its_own_weights() -> None:
+    model = build_model("cnn1d", {"channels": [3, 4, 5]}, (2, 40), 3)
+    inputs = torch.randn(1, 2, 40, generator=torch.Generator().manual_seed(0))
+    tensors = {name: tensor.detach().double().numpy() for name, tensor in model.named_parameters()}
+    signal = inputs[0].double().numpy()
+    for number in (1, 2, 3):
+        weight, bias = tensors[f"conv{number}.weight"], tensors[f"conv{number}.bias"]
+        steps = range(signal.shape[1] - 4)
+        signal = np.stack([(weight * signal[:, t : t + 5]).sum((1, 2)) + bias for t in steps], 1).clip(min=0)
+        if number < 3:
+            even = signal.shape[1] // 2 * 2
+            signal = signal[:, :even].reshape(len(signal), -1, 2).max(axis=2)
+    logits = tensors["head.weight"] @ signal.mean(axis=1) + tensors["head.bias"]
+    torch.testing.assert_close(model(inputs)[0].double(), torch.from_numpy(logits), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("shape", [(32,), (6, 128), (1, 32, 32), (1, 2000)])
+def test_cnn1d_takes_series_and_spectrograms(shape: tuple[int, ...]) -> None:
+    model = build_model("cnn1d", {"channels": [2, 3, 4]}, shape, 7)
+    assert model(torch.zeros(2, *shape)).shape == (2, 7)
+    with pytest.raises(CelmError, match="at least 32 steps"):
+        build_model("cnn1d", {}, (*shape[:-1], 31), 7)

@@ -15,6 +15,8 @@ datasets: Registry[DatasetSource] = Registry(
     {
         "digits": "celm.data.sources.digits:Digits",
         "heart": "celm.data.sources.heart:Heart",
+        "hapt": "celm.data.sources.hapt:Hapt",
+        "fsdd": "celm.data.sources.fsdd:Fsdd",
         "fashion_mnist": "celm.data.sources.fashion_mnist:FashionMnist",
         "cifar10": "celm.data.sources.cifar10:Cifar10",
         "emnist": "celm.data.sources.emnist:Emnist",

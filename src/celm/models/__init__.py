@@ -1,6 +1,6 @@
 """Models: built by name or by the user's factory, and as state dicts.
 
-- `registry`: `build_model`, the registered models `mlp`, `cnn` and `vit`, and the base class `ModelFactory`
+- `registry`: `build_model`, the registered models `mlp`, `cnn`, `cnn1d` and `vit`, and the base class `ModelFactory`
 - `user_model`, `hugging_face`: models from `pkg.module:factory` and from a Hugging Face configuration folder
 - `hugging_face_limits`: limits on an untrusted configuration
 - `heads`: head, backbone and features of any `nn.Module`

@@ -33,6 +33,7 @@ models: Registry[ModelFactory] = Registry(
         "mlp": "celm.models.mlp:Mlp",
         "cnn": "celm.models.cnn:Cnn",
         "vit": "celm.models.vit:Vit",
+        "cnn1d": "celm.models.cnn1d:Cnn1d",
     },
 )
 

@@ -18,6 +18,7 @@ _PLAIN_NAMES = {
     "mlp": "MLP",
     "cnn": "CNN",
     "vit": "ViT",
+    "cnn1d": "1-D CNN",
     # datasets
     "digits": "digits",
     "fashion_mnist": "Fashion-MNIST",
@@ -28,6 +29,8 @@ _PLAIN_NAMES = {
     "fedisic_features": "Fed-ISIC features",
     "folder": "own images",
     "heart": "heart disease",
+    "hapt": "HAPT (30 people)",
+    "fsdd": "FSDD (6 speakers)",
 }
 _METRICS = {
     "auroc": "AUROC",
