@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
+from celm.base.errors import CelmError
 from celm.cli.app import app
 from celm.study.ground_truth import (
     collaboration_gains,
@@ -101,9 +102,48 @@ def test_every_coalition_but_the_empty_one_is_a_run_of_its_members(tmp_path: Pat
 
 @given(st.integers(1, 6))
 def test_coalitions_are_all_subsets(clients: int) -> None:
-    found = [tuple(own.settings["run"]["clients"]) for own in coalition_methods(clients).values()]
+    names = [f"client-{i}" for i in range(clients)]
+    found = [tuple(own.settings["run"]["clients"]) for own in coalition_methods(names).values()]
     assert len(set(found)) == len(found) == 2**clients - 1
     assert sum(map(len, found)) == clients * 2 ** (clients - 1)
+
+
+NATURAL = """
+title = "Natural"
+ground_truth = true
+seeds = [1]
+[methods]
+fedavg = {}
+[[rows]]
+dataset = "heart"
+split = "natural"
+run = { rounds = 2 }
+"""
+
+
+def test_natural_clients_form_coalitions_by_their_names(tmp_path: Path) -> None:
+    (tmp_path / "own.toml").write_text(NATURAL)
+    cells = plan_runs(load_study(str(tmp_path / "own.toml")), Scale.paper, tmp_path / "out")
+    assert len(cells) == 1 + 15
+    pair = cells["heart natural", "clients 0+2", 1].experiment
+    assert pair.run.clients == ("cleveland", "switzerland")
+
+
+@pytest.mark.slow
+def test_truth_of_natural_clients_has_their_names(tmp_path: Path) -> None:
+    (tmp_path / "own.toml").write_text(NATURAL)
+    arguments = ["study", str(tmp_path / "own.toml"), f"--out={tmp_path / 'out'}", "--workers=1"]
+    assert CliRunner().invoke(app, arguments).exit_code == 0
+    (truth,) = json.loads((tmp_path / "out" / "truth.json").read_text())["truth"]
+    assert list(truth["shapley"]) == ["cleveland", "hungarian", "switzerland", "va"]
+    # Efficiency: the values add up to the worth of all.
+    assert sum(truth["shapley"].values()) == pytest.approx(truth["everyone"])
+
+
+def test_thirty_clients_are_too_many_for_all_coalitions(tmp_path: Path) -> None:
+    (tmp_path / "own.toml").write_text(NATURAL.replace("heart", "hapt"))
+    with pytest.raises(CelmError, match=r"row 'hapt natural' has 30 clients.*at most 12"):
+        load_study(str(tmp_path / "own.toml"))
 
 
 @given(st.lists(st.floats(-1, 1), min_size=1, max_size=5))

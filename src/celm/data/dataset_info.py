@@ -41,6 +41,8 @@ class DatasetInfo:
     licence: str
     counts: tuple[tuple[int, int], ...]
     """(train, test) row counts: first the official pair, then those of known variants."""
+    clients: tuple[str, ...] = ()
+    """Names of the natural clients in order, if they are known before the data are loaded."""
     layouts: tuple[FileLayout, ...] = ()
     remote_files: tuple[RemoteFile, ...] = ()
     hf_repo: str | None = None

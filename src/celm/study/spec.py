@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import re
 import tomllib
+from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Any, Self
@@ -22,12 +23,15 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from celm.base.errors import CelmError, suggest_name
 from celm.base.files import read_text
+from celm.data.registry import datasets
 from celm.experiment.component_config import ComponentConfig, SplitConfig
 from celm.experiment.config import Experiment
 from celm.objectives import objectives
 from celm.rules import rules
 from celm.study.paper_results import paper_tables
 from celm.study.run_metrics import ACCURACY_METRICS, COST_METRICS, check_metric
+
+_MAX_RETRAINED_CLIENTS = 12
 
 
 def parse_method(method: str) -> tuple[str, str]:
@@ -121,6 +125,14 @@ class Row(SettingsTables):
         """Number of clients of the split; None if the dataset determines it."""
         return None if self.split.name == "natural" else self.split.clients
 
+    @property
+    def client_names(self) -> tuple[str, ...]:
+        """Names of the clients; empty if they are not known before the dataset is loaded."""
+        if self.split.name != "natural":
+            return tuple(f"client-{i}" for i in range(self.split.clients))
+        info = getattr(datasets.load(self.dataset.name), "info", None)
+        return () if info is None else info.clients
+
 
 class StudySpec(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
@@ -164,9 +176,14 @@ class StudySpec(BaseModel):
                 expected = f"one of {', '.join(ACCURACY_METRICS)}, or a cost"
                 raise ValueError(f"ground_truth: metric '{metric}' is not a utility ({expected})")
         for row in self.rows:
-            if row.num_clients is None:
+            if not row.client_names:
                 raise ValueError(
                     f"ground_truth: row '{row.label}' has no number of clients (set split.clients)"
+                )
+            if len(row.client_names) > _MAX_RETRAINED_CLIENTS:
+                raise ValueError(
+                    f"ground_truth: row '{row.label}' has {len(row.client_names)} clients, of which all coalitions "
+                    f"cannot be trained (at most {_MAX_RETRAINED_CLIENTS})"
                 )
             if row.metrics is not None:
                 raise ValueError(
@@ -200,7 +217,7 @@ class StudySpec(BaseModel):
 
     def methods_for_row(self, row: Row) -> dict[str, Method]:
         """Return the methods of a row and, with ground truth, every coalition."""
-        return {**self.methods, **(coalition_methods(row.num_clients or 0) if self.ground_truth else {})}
+        return {**self.methods, **(coalition_methods(row.client_names) if self.ground_truth else {})}
 
 
 def slug(text: object) -> str:
@@ -212,19 +229,19 @@ def slug(text: object) -> str:
     return re.sub(r"[^A-Za-z0-9_.+]+", "_", str(text)).strip("_")
 
 
-def coalition_methods(clients: int) -> dict[str, Method]:
+def coalition_methods(clients: Sequence[str]) -> dict[str, Method]:
     """Return every coalition except the empty one, as a method: plain averaging of its members alone.
 
-    >>> list(coalition_methods(2))
+    >>> list(coalition_methods(["a", "b"]))
     ['clients 0', 'clients 1', 'clients 0+1']
-    >>> coalition_methods(2)["clients 0+1"].settings
-    {'run': {'clients': ['client-0', 'client-1']}}
+    >>> coalition_methods(["a", "b"])["clients 0+1"].settings
+    {'run': {'clients': ['a', 'b']}}
     """
     methods = {}
-    for coalition in range(1, 1 << clients):
-        members = [i for i in range(clients) if coalition >> i & 1]
+    for coalition in range(1, 1 << len(clients)):
+        members = [i for i in range(len(clients)) if coalition >> i & 1]
         label = "clients " + "+".join(map(str, members))
-        run = {"clients": [f"client-{i}" for i in members]}
+        run = {"clients": [clients[i] for i in members]}
         methods[label] = Method.model_validate({"method": "fedavg", "run": run})
     return methods
 

@@ -42,6 +42,7 @@ class Fsdd(DatasetSource):
         classes=10,
         licence="CC BY-SA 4.0",
         counts=((2700, 300),),
+        clients=_SPEAKERS,
         layouts=(parquet_layout(), FileLayout("archive", {"archive": (_ARCHIVE,)})),
         remote_files=(
             RemoteFile(

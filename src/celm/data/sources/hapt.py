@@ -67,6 +67,7 @@ class Hapt(DatasetSource):
         classes=12,
         licence="CC BY 4.0",
         counts=((8153, 1989),),
+        clients=tuple(f"person-{person}" for person in range(1, 31)),
         layouts=(
             FileLayout("windows", {"windows": ("hapt_windows.npz",)}),
             FileLayout("archive", {"archive": (_ARCHIVE,)}),

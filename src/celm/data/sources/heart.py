@@ -58,7 +58,12 @@ class Heart(DatasetSource):
 
     defaults: ClassVar[Defaults] = Defaults(model="mlp", split="natural", rounds=30, lr=0.1)
     info: ClassVar[DatasetInfo] = DatasetInfo(
-        name="heart", shape=(_NUM_FEATURES,), classes=2, licence="CC BY 4.0", counts=((736, 184),)
+        name="heart",
+        shape=(_NUM_FEATURES,),
+        classes=2,
+        licence="CC BY 4.0",
+        counts=((736, 184),),
+        clients=HOSPITALS,
     )
 
     def load(self) -> Dataset:
