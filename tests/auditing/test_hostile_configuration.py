@@ -28,6 +28,8 @@ import celm
 
 folder = Path(sys.argv[1])
 config = json.loads((folder / "config.json").read_text())
+lookups = []
+sys.addaudithook(lambda event, arguments: lookups.append(str(arguments)) if event == "socket.getaddrinfo" else None)
 used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (used + int(sys.argv[2]),) * 2)
 for change in json.loads(sys.argv[3]):
@@ -36,7 +38,7 @@ for change in json.loads(sys.argv[3]):
     try:
         celm.audit(folder / "global.safetensors", {"a": folder / "global.safetensors"}, model=str(folder), classes=3)
     except celm.CelmError as error:
-        print(json.dumps([str(error), time.process_time() - start]))
+        print(json.dumps([str(error), time.process_time() - start, lookups]))
 """
 
 
@@ -64,7 +66,18 @@ HOSTILE = {
     "more than": {"num_hidden_layers": 10_000},  # each field is in range; the model is not the global one
     "values": {"hidden_size": 2**24},
     "image": {"image_size": 2**23, "patch_size": 1},
-}
+    "values of Mixtral": {"model_type": "mixtral", "architectures": ["MixtralForSequenceClassification"]},
+    "experts": {
+        "model_type": "mixtral", "architectures": ["MixtralForSequenceClassification"], "num_local_experts": 2**22,
+        "hidden_size": 2, "intermediate_size": 1, "num_hidden_layers": 2, "num_attention_heads": 1,
+        "num_key_value_heads": 1, "vocab_size": 2,
+    },
+    "backbone": {
+        "model_type": "dpt", "architectures": ["DPTForSemanticSegmentation"], "backbone": "client/repository",
+        "use_pretrained_backbone": True,
+    },
+    "pretrained": {"backbone": "client/repository", "use_pretrained_backbone": True, "num_hidden_layers": 2},
+}  # fmt: skip
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="limits the address space")
@@ -78,13 +91,16 @@ def test_a_hostile_configuration_is_refused_quickly_within_bounded_memory(tmp_pa
     assert done.returncode == 0, done.stderr
     refusals = [json.loads(line) for line in done.stdout.splitlines()]
     assert len(refusals) == len(HOSTILE)
-    for name, (message, seconds) in zip(HOSTILE, refusals, strict=True):
+    for name, (message, seconds, lookups) in zip(HOSTILE, refusals, strict=True):
         assert "config.json" in message, name
         assert "\n" not in message, name
         assert "memory" not in message.lower(), (name, message)  # refused by a check, not by the limit
         assert seconds < SECONDS, (name, message)
+        assert lookups == [], name
     for name in ("num_labels", "num_hidden_layers", "hidden_size", "more than"):
         assert name in refusals[list(HOSTILE).index(name)][0]
+    assert "nothing is downloaded" in refusals[list(HOSTILE).index("backbone")][0]
+    assert "is missing" in refusals[list(HOSTILE).index("experts")][0]
 
 
 def test_an_honest_configuration_builds_the_model_of_the_global_tensors(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from celm.base.errors import CelmError
 from celm.base.text import single_line, truncate
-from celm.models.hugging_face_limits import check_config_file, limit_construction
+from celm.models.hugging_face_limits import check_config_file, forbid_downloads, limit_construction
 from celm.models.state_matching import check_fit, tied_names
 from celm.models.vit import ATTENTION_IMPLEMENTATION, silence_transformers
 
@@ -59,15 +59,18 @@ def build_from_folder(
     with silence_transformers(transformers):
         try:
             check_config_file(folder, options)
-            config = transformers.AutoConfig.from_pretrained(
-                folder, local_files_only=True, trust_remote_code=False, **options
-            )
-            config.dtype = torch.float32
-            model_class = _find_model_class(transformers, config)
-            with limit_construction(reference):
-                outline = _make_module(model_class, config)
-                check_fit(reference, outline.state_dict(), tied_names(outline), _find_saved_aliases(outline))
-            module = _make_module(model_class, config)
+            with forbid_downloads():
+                config = transformers.AutoConfig.from_pretrained(
+                    folder, local_files_only=True, trust_remote_code=False, **options
+                )
+                config.dtype = torch.float32
+                model_class = _find_model_class(transformers, config)
+                with limit_construction(reference):
+                    outline = _make_module(model_class, config)
+                    check_fit(
+                        reference, outline.state_dict(), tied_names(outline), _find_saved_aliases(outline)
+                    )
+                module = _make_module(model_class, config)
         except CelmError as error:
             raise CelmError(f"model '{name}': config.json: {error}") from error
         except Exception as error:
@@ -99,13 +102,14 @@ def _find_saved_aliases(module: nn.Module) -> dict[str, str]:
     """Return saved name to name in memory, for tensors whose two names differ.
 
     Since version 5, transformers saves tensors under older names. A tensor is identified by its place in its storage,
-    since tensors on the meta device have no address.
+    since tensors on the meta device have no address. Experts have no alias: files have a tensor for each of them, of
+    which there may be millions, and the model has one tensor for all.
     """
     try:
         from transformers.core_model_loading import revert_weight_conversion
     except ImportError:
         return {}
-    state = module.state_dict()
+    state = {name: tensor for name, tensor in module.state_dict().items() if "experts" not in name}
     names = {_storage_place(tensor): name for name, tensor in state.items() if tensor.numel()}
     saved_state = revert_weight_conversion(module, dict(state))  # type: ignore[arg-type]
     aliases = {saved: names.get(_storage_place(tensor)) for saved, tensor in saved_state.items()}

@@ -2,7 +2,7 @@
 
 The configuration is read first, because transformers itself makes lists as long as its counts. Then the model is built
 on the meta device, which has shapes but no values. The global model bounds the number of tensors, modules and values,
-also those of buffers that are not saved.
+also those of buffers that are not saved. Nothing is downloaded meanwhile.
 """
 
 from __future__ import annotations
@@ -40,6 +40,24 @@ def check_config_file(folder: Path, options: Mapping[str, Any]) -> None:
     if size > _MAX_CONFIG_BYTES:
         raise CelmError(f"{path} is too large: {size:,} bytes, at most {_MAX_CONFIG_BYTES:,}")
     _check_numbers({**read_json(path), **options}, "")
+
+
+@contextmanager
+def forbid_downloads() -> Iterator[None]:
+    """Refuse requests to the Hugging Face hub during the block: a configuration can name a backbone that is there."""
+    from huggingface_hub import constants
+    from huggingface_hub.errors import OfflineModeIsEnabled
+
+    before = constants.HF_HUB_OFFLINE
+    constants.HF_HUB_OFFLINE = True
+    try:
+        yield
+    except OfflineModeIsEnabled as error:
+        raise CelmError(
+            "it names a model of the Hugging Face hub, but nothing is downloaded for it"
+        ) from error
+    finally:
+        constants.HF_HUB_OFFLINE = before
 
 
 def _check_numbers(value: object, name: str) -> None:
