@@ -2,13 +2,15 @@
 
 Protocol, fixed before the first measurement: FashionMNIST with 2,000 images a class, MLP, 5 clients, the 5 rounds of
 the warm-up, in which all weights and contributions are decided; splits and attackers of results/trust/attacks.py, its
-attacks (without those that begin after the warm-up) and two more; seeds 50 to 52. One run gives three columns:
+attacks (without those that begin after the warm-up) and seven more, of which five know head evidence (claim_class);
+seeds 50 to 52. One run gives three columns:
 
 calibrated   weight, as the preset `trust` has it today: calibrated evidence, clipped updates
 head         contribution that `rule.scores_from=head` reports beside these weights
 agreement    score of the last round with `rule.agreement=2`, also reported beside them
 
-Gained: the attacker's value minus its value in the honest run of the same split and seed, in points; Sybils are summed.
+Gained: the attacker's value minus its value in the honest run of the same split and seed, in points. Sybils are summed,
+and so are two colluders, in both runs.
 All attacks are reported; a stopped script resumes from attack_gains.json beside this file.
 """
 
@@ -39,16 +41,28 @@ TARGET = Path(__file__).with_name("attack_gains.json")
 SEEDS = (50, 51, 52)
 ROUNDS = 5
 COLUMNS = ("calibrated", "head", "agreement")
+PARTNER = "client-3"
+Results = dict[str, dict[str, dict[str, float]]]
+"""Split, attack and seed -> column -> client -> value."""
 MORE_ATTACKS = {
     "predict_update": ["attack.name=predict_update"],
     "replicate_data": ["attack.name=replicate_data"],
+    "claim_class, shared": ["attack.name=claim_class", "attack.strength=2.0"],
+    "claim_class, grow": ["attack.name=claim_class", "attack.rows=grow", "attack.strength=2.0"],
+    "claim_class, bias": ["attack.name=claim_class", "attack.rows=bias", "attack.strength=2.0"],
+    "claim_class, two colluders": [
+        "attack.name=claim_class",
+        "attack.strength=2.0",
+        f"attack.partner={PARTNER}",
+    ],
+    "claim_class, bias of 7 to 9": ["attack.name=claim_class", "attack.rows=bias", "attack.classes=[7,8,9]"],
 }
 EVERY_ATTACK = {**ATTACKS, **MORE_ATTACKS}
 MEASURED = [name for name in EVERY_ATTACK if name != "idle_after_warmup" and "5 rounds" not in name]
 
 
-def measure(split: str, attack: str, seed: int) -> dict[str, float]:
-    """Run a warm-up and return what the attacker has in each column."""
+def measure(split: str, attack: str, seed: int) -> dict[str, dict[str, float]]:
+    """Run a warm-up and return column to client to its value."""
     settings = ["dataset.name=fashion_mnist", "dataset.limit=2000", f"split.name={split}", f"run.seed={seed}"]
     settings += ["rule.name=celm", "rule.scores_from=head", "rule.agreement=2.0", "rule.warmup=5"]
     settings += ["run.rounds=30", "run.workers=0", "run.evaluate_every=30", *EVERY_ATTACK[attack]]
@@ -63,20 +77,25 @@ def measure(split: str, attack: str, seed: int) -> dict[str, float]:
     while state.round_number < ROUNDS:
         result = run_round(federation, state, engine)
         state, record = result.state, result.record
-    found = {
-        "calibrated": record["client_weights"],
-        "head": state.server.rule.reported.weights.by_client,
-        "agreement": record["diagnostics"]["agreement_scores"],
+    return {
+        "calibrated": dict(record["client_weights"]),
+        "head": dict(state.server.rule.reported.weights.by_client),
+        "agreement": dict(record["diagnostics"]["agreement_scores"]),
     }
-    return {column: attacker_value(by_client, SPLITS[split]) for column, by_client in found.items()}
 
 
-def attacker_value(by_client: Mapping[str, float], client: str) -> float:
-    """Return the sum over the names of the attacker."""
-    return sum(v for name, v in by_client.items() if name == client or name.startswith(f"{client}-sybil-"))
+def attackers_value(by_client: Mapping[str, float], split: str, attack: str) -> float:
+    """Return the sum over the attacker, its Sybils and its partner."""
+    client = SPLITS[split]
+    partners = (PARTNER,) if "colluders" in attack else ()
+    return sum(
+        value
+        for name, value in by_client.items()
+        if name in (client, *partners) or name.startswith(f"{client}-sybil-")
+    )
 
 
-def format_table(results: Mapping[str, Mapping[str, float]]) -> str:
+def format_table(results: Results) -> str:
     """Return the points gained by each attack, as means over the seeds that have it."""
     lines = [
         "| | seeds | " + " | ".join(f"{split}: {column}" for split, column in product(SPLITS, COLUMNS)) + " |"
@@ -90,7 +109,10 @@ def format_table(results: Mapping[str, Mapping[str, float]]) -> str:
         for split, column in product(SPLITS, COLUMNS):
             gains = [
                 100
-                * (results[f"{split}/{attack}/{seed}"][column] - results[f"{split}/honest/{seed}"][column])
+                * (
+                    attackers_value(results[f"{split}/{attack}/{seed}"][column], split, attack)
+                    - attackers_value(results[f"{split}/honest/{seed}"][column], split, attack)
+                )
                 for seed in seeds
             ]
             cells.append(f"{mean(gains):+z.1f}")
@@ -100,7 +122,7 @@ def format_table(results: Mapping[str, Mapping[str, float]]) -> str:
 
 def main() -> None:
     torch.set_num_threads(1)
-    results: dict[str, dict[str, float]] = json.loads(TARGET.read_text()) if TARGET.exists() else {}
+    results: Results = json.loads(TARGET.read_text()) if TARGET.exists() else {}
     for seed, attack, split in product(SEEDS, MEASURED, SPLITS):
         key = f"{split}/{attack}/{seed}"
         if key not in results:

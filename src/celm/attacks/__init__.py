@@ -24,6 +24,7 @@ attacks: Registry[Attack] = Registry(
         "shift_bias": "celm.attacks.shift_bias:ShiftBias",
         "random_weights": "celm.attacks.random_weights:RandomWeights",
         "fabricate_class": "celm.attacks.fabricate_class:FabricateClass",
+        "claim_class": "celm.attacks.claim_class:ClaimClass",
         "invent_data": "celm.attacks.invent_data:InventData",
         "copy_global": "celm.attacks.copy_global:CopyGlobal",
         "replay_delta": "celm.attacks.replay_delta:ReplayDelta",

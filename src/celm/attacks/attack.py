@@ -72,6 +72,11 @@ class Attack(Configurable, ABC):
             )
 
     @property
+    def attackers(self) -> tuple[str, ...]:
+        """Names of the clients that make this attack."""
+        return (self.client,)
+
+    @property
     def remembered_models(self) -> int:
         """Number of received models that the attacker remembers."""
         return 1

@@ -15,13 +15,13 @@ mean size of the biases of those classes and either sign.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Literal
 
 import torch
-from pydantic import Field
 from torch import Tensor
 
-from celm.attacks.attack import Attack, AttackContext
+from celm.attacks.attack import AttackContext
+from celm.attacks.class_forgery import ClassForgery
 from celm.base.errors import CelmError
 from celm.base.randomness import make_generator
 from celm.models.state_dict import StateDict
@@ -29,7 +29,7 @@ from celm.rules.rule import ServerContext
 
 
 @dataclass(frozen=True)
-class FabricateClass(Attack):
+class FabricateClass(ClassForgery):
     """Replaces the head rows of classes that it lacks.
 
     By default the new rows are copies of the row of a class that it has.
@@ -37,8 +37,6 @@ class FabricateClass(Attack):
 
     strength: float = 1.0
     """Factor on the rows."""
-    classes: Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(min_length=1)] | None = None
-    """Classes to fabricate; by default all of which it has no samples."""
     rows: Literal["copy", "random", "global", "own"] = "copy"
     """Their rows: `copy` of its row of the class with most samples; `random`, Gaussian with the mean norm of its rows;
     `global`, those of the global model (also while heads stay local); `own`, those that it trained."""
@@ -48,25 +46,10 @@ class FabricateClass(Attack):
             raise CelmError(
                 f"attack 'fabricate_class': {self.client} has no samples, so attack.rows cannot be '{self.rows}'"
             )
-        unknown = [k for k in self.classes or () if k >= context.classes]
-        if unknown:
-            raise CelmError(
-                f"attack.classes: unknown class {unknown[0]}", f"classes are 0 to {context.classes - 1}"
-            )
-        if not self._forged_classes(context, labels):
-            raise CelmError(
-                f"attack 'fabricate_class': {self.client} has samples of every class",
-                "set attack.classes to the classes to fabricate",
-            )
-
-    def _forged_classes(self, context: ServerContext, labels: Tensor) -> list[int]:
-        if self.classes is not None:
-            return list(self.classes)
-        classes_with_samples = set(labels.tolist())
-        return [k for k in range(context.classes) if k not in classes_with_samples]
+        super().check(context, labels)
 
     def poison(self, context: AttackContext) -> StateDict:
-        forged_classes = self._forged_classes(context.server_context, context.labels)
+        forged_classes = self.forged_classes(context.server_context, context.labels)
         model = dict(context.trained_model)
         for name in context.server_context.head:
             tensor = model[name].clone()

@@ -276,20 +276,24 @@ def _assign_attacks(resolved: ResolvedExperiment, partition: Partition) -> dict[
     attack = resolved.attack
     if attack is None:
         return client_attacks
-    if attack.client not in partition.clients:
-        raise CelmError(
-            f"attack.client: unknown client '{attack.client}'", suggest_name(attack.client, partition.clients)
-        )
-    split_attack = client_attacks.get(attack.client)
-    combined = attack if split_attack is None else attack.combine_with(split_attack)
-    if combined is None:
-        config = resolved.experiment
-        raise CelmError(
-            f"attack '{config.attack.name if config.attack else ''}' of {attack.client}: split"
-            f" '{config.split.name}' already gives this client attack '{partition.attacks[attack.client]['name']}'",
-            "choose another attack.client",
-        )
-    return {**client_attacks, attack.client: combined}
+    for client in attack.attackers:
+        if client not in partition.clients:
+            setting = "client" if client == attack.client else "partner"
+            raise CelmError(
+                f"attack.{setting}: unknown client '{client}'", suggest_name(client, partition.clients)
+            )
+        split_attack = client_attacks.get(client)
+        own_attack = replace(attack, client=client)
+        combined = own_attack if split_attack is None else own_attack.combine_with(split_attack)
+        if combined is None:
+            config = resolved.experiment
+            raise CelmError(
+                f"attack '{config.attack.name if config.attack else ''}' of {client}: split"
+                f" '{config.split.name}' already gives this client attack '{partition.attacks[client]['name']}'",
+                "choose another attack.client",
+            )
+        client_attacks[client] = combined
+    return client_attacks
 
 
 def _make_client_data(
