@@ -69,13 +69,11 @@ class ClaimClass(ClassForgery):
 
     def _directions(self, context: AttackContext, name: str) -> Tensor:
         """Return r_k of all classes."""
-        received = context.received_model[name]
-        match self.rows:
-            case "bias":
-                return torch.ones_like(received)
-            case "grow":
-                return received / received.norm(dim=1, keepdim=True).clamp_min(1e-12)
-            case "shared":
-                generator = make_generator(context.server_context.seed, "claimed rows", name)
-                rows = torch.randn(*received.shape, generator=generator).to(received)
-                return rows / rows.norm(dim=1, keepdim=True)
+        directions = context.received_model[name]
+        if self.rows == "bias":
+            return torch.ones_like(directions)
+        if self.rows == "shared":
+            generator = make_generator(context.server_context.seed, "claimed rows", name)
+            directions = torch.randn(*directions.shape, generator=generator).to(directions)
+        norms: Tensor = directions.norm(dim=1, keepdim=True)
+        return directions / norms.clamp_min(torch.finfo(norms.dtype).tiny)
