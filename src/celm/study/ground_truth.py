@@ -32,7 +32,7 @@ from celm.rules.shapley import shapley_values
 from celm.study.plan import GridKey
 from celm.study.results import RunOutcome
 from celm.study.run_metrics import COST_METRICS
-from celm.study.spec import StudySpec, parse_method
+from celm.study.spec import StudySpec, natural_or_numbered, parse_method
 
 _AgreementMeasure = Callable[[Mapping[str, float], Mapping[str, float]], float | None]
 
@@ -98,20 +98,24 @@ def coalition_results(
 
     Bit i of a coalition is 1 if client i is a member.
     """
-    results_by_members = {
-        outcome.spec.experiment.run.clients: outcome.result
+    finished = {
+        outcome.spec.experiment.run.clients or (): outcome
         for (of_row, method, of_seed), outcome in outcomes.items()
-        if (of_row, of_seed) == (row, seed) and method not in study.methods
+        if (of_row, of_seed) == (row, seed) and method not in study.methods and outcome.result is not None
     }
-    everyone = max((members for members in results_by_members if members), key=len, default=())
-    position = {name: i for i, name in enumerate(everyone)}
+    if not finished:
+        return None
+    experiment = next(iter(finished.values())).spec.experiment
+    clients = natural_or_numbered(experiment.dataset.name, experiment.split.name, experiment.split.clients)
+    if len(finished) < (1 << len(clients)) - 1:
+        return None
+    position = {name: i for i, name in enumerate(clients)}
     results = {
-        sum(1 << position[name] for name in members): result
-        for members, result in results_by_members.items()
-        if members and result is not None
+        sum(1 << position[name] for name in members): outcome.result
+        for members, outcome in finished.items()
+        if outcome.result is not None
     }
-    is_complete = everyone and len(results) == (1 << len(everyone)) - 1
-    return (list(everyone), results) if is_complete else None
+    return list(clients), results
 
 
 def truth_from_worth(

@@ -54,6 +54,18 @@ def _name_to_table(value: Any) -> Any:
     return {"name": value} if isinstance(value, str) else value
 
 
+def natural_or_numbered(dataset: str, split: str, clients: int) -> tuple[str, ...]:
+    """Return the names of a split's clients; empty if they are not known before the dataset is loaded.
+
+    >>> natural_or_numbered("heart", "natural", 5), natural_or_numbered("heart", "iid", 2)
+    (('cleveland', 'hungarian', 'switzerland', 'va'), ('client-0', 'client-1'))
+    """
+    if split != "natural":
+        return tuple(f"client-{i}" for i in range(clients))
+    info = getattr(datasets.load(dataset), "info", None)
+    return () if info is None else info.clients
+
+
 class SettingsTables(BaseModel):
     """Tables of settings, as in an experiment. A name may replace a table."""
 
@@ -128,10 +140,7 @@ class Row(SettingsTables):
     @property
     def client_names(self) -> tuple[str, ...]:
         """Names of the clients; empty if they are not known before the dataset is loaded."""
-        if self.split.name != "natural":
-            return tuple(f"client-{i}" for i in range(self.split.clients))
-        info = getattr(datasets.load(self.dataset.name), "info", None)
-        return () if info is None else info.clients
+        return natural_or_numbered(self.dataset.name, self.split.name, self.split.clients)
 
 
 class StudySpec(BaseModel):
