@@ -14,12 +14,23 @@ from typing import Any
 import pytest
 
 from celm.base.errors import CelmError
+from celm.data.files.cifar_binary import CIFAR10, CIFAR100
 from celm.data.registry import datasets
-from support.dataset_files import write_fsdd_archive, write_hapt_archive
+from support.dataset_files import (
+    write_cifar_archive,
+    write_fsdd_archive,
+    write_hapt_archive,
+    write_mnist_files,
+    write_svhn_files,
+)
 
 WRITERS: dict[str, Callable[[Path], object]] = {
     "hapt": lambda folder: write_hapt_archive(folder / "hapt.zip"),
     "fsdd": lambda folder: write_fsdd_archive(folder / "free-spoken-digit-dataset-1.0.10.zip"),
+    "mnist": write_mnist_files,
+    "cifar10": lambda folder: write_cifar_archive(folder, CIFAR10),
+    "cifar100": lambda folder: write_cifar_archive(folder, CIFAR100),
+    "svhn": write_svhn_files,
 }
 
 

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import gzip
-import io
 import re
 import struct
-import tarfile
 import zipfile
 from pathlib import Path
 
@@ -17,9 +15,15 @@ import torch
 from celm.base.errors import CelmError
 from celm.data import inventory
 from celm.data.dataset import Dataset
-from celm.data.files.cifar_binary import RECORD_BYTES, TEST_BATCHES, TRAIN_BATCHES
+from celm.data.files.cifar_binary import CIFAR10, CIFAR100, CifarFormat
 from celm.data.registry import datasets
 from celm.data.sources.emnist import EMNIST_FILES
+from support.dataset_files import (
+    cifar_batches,
+    write_cifar_archive,
+    write_mnist_files,
+    write_svhn_files,
+)
 
 RNG = np.random.RandomState(0)
 
@@ -103,42 +107,93 @@ def test_emnist_is_made_upright_and_padded_from_files_or_the_official_zip(
     assert len(dataset.classes) == 47
 
 
-def test_cifar10_from_binary_batches_and_from_the_archive(empty_data_root: Path) -> None:
-    batches = {
-        name: RNG.randint(0, 256, (4, RECORD_BYTES)).astype(np.uint8)
-        for name in (*TRAIN_BATCHES, *TEST_BATCHES)
-    }
-    for batch in batches.values():
-        batch[:, 0] %= 10
-    folder = empty_data_root / "cifar10"
-    folder.mkdir()
-    with tarfile.open(folder / "cifar-10-binary.tar.gz", "w:gz") as archive:
-        for name, batch in {"../../escape.bin": batches[TEST_BATCHES[0]], **batches}.items():
-            entry = tarfile.TarInfo(f"cifar-10-batches-bin/{name}")
-            entry.size = batch.size
-            archive.addfile(entry, io.BytesIO(batch.tobytes()))
-    packed = load("cifar10")
+@pytest.mark.parametrize(
+    ("name", "layout", "folder_name", "std_by_channel"),
+    [
+        ("cifar10", CIFAR10, "cifar-10-batches-bin", (0.2023, 0.1994, 0.2010)),
+        ("cifar100", CIFAR100, "cifar-100-binary", (0.2673, 0.2564, 0.2762)),
+    ],
+)
+def test_cifar_from_binary_batches_and_from_the_archive(
+    empty_data_root: Path, name: str, layout: CifarFormat, folder_name: str, std_by_channel: tuple[float, ...]
+) -> None:
+    write_cifar_archive(empty_data_root / name, layout)
+    (archive,) = (empty_data_root / name).iterdir()
+    packed = load(name)
     assert len(list(empty_data_root.rglob("*"))) == 2
-    assert (len(packed.train_labels), len(packed.test_labels)) == (20, 4)
+    per_file = 4
+    assert len(packed.train_labels) == per_file * len(layout.train_files)
+    assert len(packed.test_labels) == per_file
     assert packed.pad_value is not None
-    assert torch.allclose(
-        packed.pad_value, torch.tensor([-0.4914 / 0.2023, -0.4822 / 0.1994, -0.4465 / 0.2010])
-    )
-    (folder / "cifar-10-batches-bin").mkdir()
-    for name, batch in batches.items():
-        (folder / "cifar-10-batches-bin" / name).write_bytes(batch.tobytes())
-    loose = load("cifar10", augment=False)
+    batches = cifar_batches(layout)
+    first = np.frombuffer(batches[layout.train_files[0]], dtype=np.uint8).reshape(per_file, -1)
+    # The class is the last label of a record: of CIFAR-100 the fine one, after the coarse one.
+    assert packed.train_labels[:per_file].tolist() == first[:, layout.labels - 1].tolist()
+    # Black, which the padding has, is -mean / std, so input - black = pixel / 255 / std.
+    pixels = torch.from_numpy(first[:, layout.labels :].reshape(-1, 3, 32, 32).copy()) / 255
+    std = torch.tensor(std_by_channel).view(1, 3, 1, 1)
+    above_black = packed.train_inputs[:per_file] - packed.pad_value.view(1, 3, 1, 1)
+    assert torch.allclose(above_black * std, pixels, atol=1e-5)
+    loose_folder = empty_data_root / name / folder_name
+    loose_folder.mkdir()
+    for file_name, content in batches.items():
+        (loose_folder / file_name).write_bytes(content)
+    loose = load(name, augment=False)
     assert loose.pad_value is None
     assert torch.equal(loose.train_inputs, packed.train_inputs)
     assert torch.equal(loose.train_labels, packed.train_labels)
-    (folder / "cifar-10-batches-bin" / TRAIN_BATCHES[2]).write_bytes(b"123")
-    with pytest.raises(CelmError, match=r"data_batch_3\.bin is damaged: 3 bytes"):
-        load("cifar10")
-    (folder / "cifar-10-batches-bin" / TRAIN_BATCHES[2]).unlink()
-    (folder / "cifar-10-binary.tar.gz").write_bytes((folder / "cifar-10-binary.tar.gz").read_bytes()[:9000])
-    with pytest.raises(CelmError, match=r"cifar-10-binary\.tar\.gz is damaged"):
-        load("cifar10")
-    assert not inventory.check_dataset("cifar10").ok
+    assert inventory.check_dataset(name).rows == (len(loose.train_labels), per_file)
+    broken = loose_folder / layout.train_files[-1]
+    broken.write_bytes(b"123")
+    with pytest.raises(CelmError, match=f"{re.escape(broken.name)} is damaged: 3 bytes"):
+        load(name)
+    broken.unlink()
+    archive.write_bytes(archive.read_bytes()[:9000])
+    with pytest.raises(CelmError, match=f"{re.escape(archive.name)} is damaged"):
+        load(name)
+    assert not inventory.check_dataset(name).ok
+
+
+def test_cifar10_is_normalised_as_by_the_authors(empty_data_root: Path) -> None:
+    write_cifar_archive(empty_data_root / "cifar10", CIFAR10)
+    padding = load("cifar10").pad_value
+    assert padding is not None
+    assert torch.allclose(padding, torch.tensor([-0.4914 / 0.2023, -0.4822 / 0.1994, -0.4465 / 0.2010]))
+
+
+def test_cifar100_has_its_own_pls(empty_data_root: Path) -> None:
+    write_cifar_archive(empty_data_root / "cifar100", CIFAR100)
+    assert datasets.load("cifar100").defaults.splits["pls"] == {"max_samples": 400, "min_samples": 100}
+    assert len(set(load("cifar100").classes)) == 100
+
+
+def test_svhn_from_matlab_files(empty_data_root: Path) -> None:
+    images = write_svhn_files(empty_data_root / "svhn")
+    data = load("svhn")
+    # 10 is the digit 0.
+    assert data.train_labels.tolist() == data.test_labels.tolist() == [1, 9, 0]
+    expected = (images[5, 7, 2, 1] / 255 - 0.4728) / 0.197
+    assert float(data.train_inputs[1, 2, 5, 7]) == pytest.approx(expected, abs=1e-5)
+    for content in (
+        b"MATLAB 5.0",
+        b"x" * 500,
+        (empty_data_root / "svhn/train_32x32.mat").read_bytes()[:4000],
+    ):
+        (empty_data_root / "svhn" / "test_32x32.mat").write_bytes(content)
+        with pytest.raises(CelmError, match=r"test_32x32\.mat"):
+            load("svhn")
+
+
+def test_mnist_from_idx(empty_data_root: Path) -> None:
+    write_mnist_files(empty_data_root / "mnist")
+    data = load("mnist")
+    with gzip.open(empty_data_root / "mnist" / "t10k-images-idx3-ubyte.gz") as file:
+        pixels = torch.frombuffer(bytearray(file.read()[16:]), dtype=torch.uint8).view(-1, 1, 28, 28)
+    assert torch.allclose(data.test_inputs, (pixels / 255 - 0.1307) / 0.3081, atol=1e-5)
+
+
+def test_mnist_is_a_name_of_its_own() -> None:
+    assert datasets.check("mnist") == "mnist"
 
 
 def test_labels_and_images_that_do_not_fit_are_refused(

@@ -77,3 +77,16 @@ def parquet_layout() -> FileLayout:
 def maybe_gzipped(name: str) -> tuple[str, str]:
     """Return the patterns of a file, plain or compressed."""
     return name, f"{name}.gz"
+
+
+def mnist_layout() -> FileLayout:
+    """Return the layout of the four idx files of MNIST, which FashionMNIST shares."""
+    return FileLayout(
+        "idx",
+        {
+            "train_images": maybe_gzipped("train-images-idx3-ubyte"),
+            "train_labels": maybe_gzipped("train-labels-idx1-ubyte"),
+            "test_images": maybe_gzipped("t10k-images-idx3-ubyte"),
+            "test_labels": maybe_gzipped("t10k-labels-idx1-ubyte"),
+        },
+    )

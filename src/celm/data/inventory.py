@@ -9,7 +9,7 @@ from pathlib import Path
 from celm.base.errors import CelmError
 from celm.data.dataset_info import DatasetInfo
 from celm.data.files import parquet
-from celm.data.files.cifar_binary import RECORD_BYTES, TEST_BATCHES, TRAIN_BATCHES
+from celm.data.files.cifar_binary import CIFAR10, CIFAR100
 from celm.data.files.ensure import download_files
 from celm.data.files.http import DownloadCallback, matches_digest
 from celm.data.files.idx import read_idx_sizes
@@ -194,9 +194,10 @@ def _count_rows(located: LocatedFiles) -> tuple[int, int] | None:
         )
         return train, test
     if located.kind == "batches":
+        layout = CIFAR100 if CIFAR100.files[0] in located.files else CIFAR10
         train, test = (
-            sum(located.path(name).stat().st_size for name in part) // RECORD_BYTES
-            for part in (TRAIN_BATCHES, TEST_BATCHES)
+            sum(located.path(name).stat().st_size for name in part) // layout.record_bytes
+            for part in (layout.train_files, layout.test_files)
         )
         return train, test
     return None

@@ -22,7 +22,10 @@ _PLAIN_NAMES = {
     # datasets
     "digits": "digits",
     "fashion_mnist": "Fashion-MNIST",
+    "mnist": "MNIST",
     "cifar10": "CIFAR-10",
+    "cifar100": "CIFAR-100",
+    "svhn": "SVHN",
     "emnist": "EMNIST",
     "emnist47": "EMNIST-47",
     "fedisic": "Fed-ISIC",

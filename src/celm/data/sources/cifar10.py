@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from celm.data.dataset import Dataset, DatasetSource, Defaults
 from celm.data.dataset_info import DatasetInfo, FileLayout, RemoteFile, parquet_layout
-from celm.data.files.cifar_binary import TEST_BATCHES, TRAIN_BATCHES, read_archive, read_batches
+from celm.data.files.cifar_binary import CIFAR10, read_archive, read_batches
 from celm.data.files.ensure import ensure_files
 from celm.data.files.locate import LocatedFiles
 from celm.data.raw_images import RawImages, read_parquet_images
@@ -43,7 +43,7 @@ class Cifar10(DatasetSource):
             parquet_layout(),
             FileLayout(
                 "batches",
-                {name: (name, f"cifar-10-batches-bin/{name}") for name in (*TRAIN_BATCHES, *TEST_BATCHES)},
+                {name: (name, f"cifar-10-batches-bin/{name}") for name in CIFAR10.files},
             ),
             FileLayout("archive", {"archive": (_CIFAR10_ARCHIVE,)}),
         ),
@@ -82,9 +82,10 @@ def _read_cifar10(located: LocatedFiles) -> RawImages:
     if located.kind == "parquet":
         return read_parquet_images(located, "cifar10", channels=3)
     if located.kind == "archive":
-        train, test = read_archive(located.path("archive"))
+        train, test = read_archive(CIFAR10, located.path("archive"))
     else:
         train, test = (
-            read_batches([located.path(name) for name in names]) for names in (TRAIN_BATCHES, TEST_BATCHES)
+            read_batches(CIFAR10, [located.path(name) for name in names])
+            for names in (CIFAR10.train_files, CIFAR10.test_files)
         )
     return RawImages(*train, *test)

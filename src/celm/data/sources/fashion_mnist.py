@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from celm.data.dataset import Dataset, DatasetSource, Defaults
-from celm.data.dataset_info import DatasetInfo, FileLayout, RemoteFile, maybe_gzipped, parquet_layout
+from celm.data.dataset_info import DatasetInfo, RemoteFile, mnist_layout, parquet_layout
 from celm.data.files.ensure import ensure_files
 from celm.data.files.idx import read_idx
 from celm.data.raw_images import read_idx_images, read_parquet_images
@@ -69,15 +69,7 @@ class FashionMnist(DatasetSource):
         licence="MIT",
         counts=((60000, 10000),),
         layouts=(
-            FileLayout(
-                "idx",
-                {
-                    "train_images": maybe_gzipped("train-images-idx3-ubyte"),
-                    "train_labels": maybe_gzipped("train-labels-idx1-ubyte"),
-                    "test_images": maybe_gzipped("t10k-images-idx3-ubyte"),
-                    "test_labels": maybe_gzipped("t10k-labels-idx1-ubyte"),
-                },
-            ),
+            mnist_layout(),
             parquet_layout(),
         ),
         remote_files=tuple(
