@@ -1,4 +1,8 @@
-"""The runbook: every command of the page runs, in its order, against a state folder."""
+"""The runbook: every command of the page runs, in its order, against a state folder.
+
+A shell runs the commands, but `celm` itself runs in this process: to start it twenty times would take longer than all
+else. Tests in tests/cli start it as a program.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +10,12 @@ import csv
 import json
 import os
 import re
+import shlex
 import subprocess
-import sys
 import textwrap
-from collections.abc import Iterable
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -19,6 +25,7 @@ import pytest
 pytest.importorskip("flwr", reason="Flower is not installed: pip install 'celm[flower]'")
 
 from flwr.proto.node_pb2 import NodeInfo
+from typer.testing import Result
 
 from support.consortium import members, play_consortium
 from support.http_receiver import http_receiver
@@ -57,10 +64,39 @@ def blocks() -> list[tuple[str, str]]:
     return [(language, textwrap.dedent(text)) for _, language, text in found]
 
 
-def run_bash(block: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    python_path = f"{folder}{os.pathsep}{ROOT / 'tests'}"
-    environment = {**os.environ, "PATH": path, "COLUMNS": "160", "PYTHONPATH": python_path}
+@contextmanager
+def celm_in_this_process(folder: Path, invoke: Callable[..., Result]) -> Iterator[Path]:
+    """Yield a folder with a program `celm`, which passes its arguments on to this process."""
+    programs = folder / "bin"
+    programs.mkdir()
+    request, reply = programs / "request", programs / "reply"
+    os.mkfifo(request)
+    os.mkfifo(reply)
+    names = {"request": shlex.quote(str(request)), "reply": shlex.quote(str(reply))}
+    script = """#!/usr/bin/env bash
+printf '%s\\0' "$@" > {request}
+{{ IFS= read -r -d '' code; IFS= read -r -d '' errors; printf %s "$errors" >&2; cat; }} < {reply}
+exit "$code"
+""".format(**names)
+    (programs / "celm").write_text(script)
+    (programs / "celm").chmod(0o755)
+
+    def serve() -> None:
+        while arguments := request.read_text().split("\0")[:-1]:
+            result = invoke(*arguments)
+            reply.write_text(f"{result.exit_code}\0{result.stderr}\0{result.stdout}")
+
+    server = threading.Thread(target=serve, daemon=True)
+    server.start()
+    try:
+        yield programs
+    finally:
+        request.write_text("")
+        server.join()
+
+
+def run_bash(block: str, folder: Path, programs: Path) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}"}
     return subprocess.run(
         ["bash", "-ec", block], cwd=folder, env=environment, capture_output=True, text=True, timeout=120
     )
@@ -73,8 +109,10 @@ def test_no_process_is_ended_by_a_broad_name() -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif(os.name != "posix", reason="commands of a POSIX shell")
-def test_every_command_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_every_command_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, invoke: Callable[..., Result]
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv("no_proxy", "127.0.0.1")
     (tmp_path / "my_package").mkdir()
     (tmp_path / "my_package" / "nets.py").write_text("from support.small_grid import network as make\n")
@@ -82,7 +120,7 @@ def test_every_command_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     play_consortium(state)
     names: dict[str, Any] = {"model": network(), "grid": GridWithKeys(tmp_path), "arrays": initial()}
     records: list[list[dict[str, Any]]] = []
-    with http_receiver() as (url, received):
+    with http_receiver() as (url, received), celm_in_this_process(tmp_path, invoke) as programs:
         replacements = {
             "https://chat.example.org": url,
             "/usr/local/bin/page-operator": "true",
@@ -99,7 +137,7 @@ def test_every_command_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
                 exec(compile(text, "<runbook>", "exec"), names)
                 records.append(lines_of(state / "rounds.jsonl"))
                 continue
-            done = run_bash(text, tmp_path)
+            done = run_bash(text, tmp_path, programs)
             # The first command finds what is wrong in this federation.
             assert done.returncode == (4 if number == 0 else 0), (text, done.stdout, done.stderr)
     found = json.loads((tmp_path / "check.json").read_text())
