@@ -116,7 +116,9 @@ def test_a_run_and_a_comparison(tmp_path: Path, invoke: Invoke) -> None:
 
 def test_what_cannot_be_watched_is_one_line(tmp_path: Path, state: Path, refused: Refused) -> None:
     assert "is not a folder" in refused("watch", tmp_path / "nowhere")
-    assert "has no settings.toml or rounds.jsonl" in refused("watch", tmp_path)
+    refusal = refused("watch", tmp_path)
+    assert "has no settings.toml or rounds.jsonl" in refusal
+    assert "study" in refusal
     path = state / "rounds.jsonl"
     path.write_text(path.read_text().replace('"b": 0.', '"b": 1.', 1))
     assert "was changed" in refused("watch", state)

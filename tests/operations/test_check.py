@@ -137,7 +137,7 @@ def test_what_is_not_a_record_is_one_line(tmp_path: Path, refused: Refused) -> N
     path = state / "rounds.jsonl"
     honest = path.read_text()
     path.write_text(honest.replace('"asked": ["a"', '"asked": ["z"', 1))
-    assert "was changed" in refused("check", state)
+    assert "rounds.jsonl was changed" in refused("check", state)
     path.write_text("[1]\n")
     assert "damaged" in refused("check", state)
     (state / "evaluations.jsonl").unlink()

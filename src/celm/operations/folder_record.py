@@ -91,16 +91,19 @@ def last_accuracy(series: MetricSeries) -> float:
     return list(series.values.values())[-1] / full_accuracy(series.values.values())
 
 
-def read_folder_record(folder: Path) -> FolderRecord:
-    """Return the record of a run or a federation. Raise CelmError if it is neither, damaged or without a round."""
+def read_folder_record(
+    folder: Path, hint: str = "give a run, or the state folder of a Flower strategy"
+) -> FolderRecord:
+    """Return the record of a run or a federation. Raise CelmError if it is neither, damaged or without a round.
+
+    `hint` says which folders the command accepts.
+    """
     if is_state_folder(folder):
         return from_federation(folder, read_federation(folder))
     if (folder / "settings.toml").is_file():
         return _read_run(folder)
     missing = "has no settings.toml or rounds.jsonl" if folder.is_dir() else "is not a folder"
-    raise CelmError(
-        f"cannot read {folder}: it {missing}", "give a run, or the state folder of a Flower strategy"
-    )
+    raise CelmError(f"cannot read {folder}: it {missing}", hint)
 
 
 def from_federation(folder: Path, federation: FederationRecord) -> FolderRecord:

@@ -87,7 +87,8 @@ def snapshot_folder(folder: Path) -> RoundsSnapshot | StudySnapshot:
     is_ours = is_state_folder(folder) or (folder / "settings.toml").is_file()
     if is_ours and not _has_round(folder / "rounds.jsonl"):
         return RoundsSnapshot(folder, 0, 0, None, None, None, [], [])
-    record = read_folder_record(folder)
+    hint = "give a run, a study, a comparison, or the state folder of a Flower strategy"
+    record = read_folder_record(folder, hint)
     alarms = find_alarms(record.metrics, record.classes) if record.classes else []
     return RoundsSnapshot(
         folder,

@@ -82,7 +82,7 @@ class FederationChain:
 def read_federation_chain(folder: Path) -> FederationChain:
     """Return the lines of the record. Raise CelmError if its chain is broken."""
     files = {name: ChainFile.parse(folder / name, content) for name, content in _read_files(folder).items()}
-    check_links(files[ROUNDS].records, files[ROUNDS].digests)
+    check_links(files[ROUNDS].records, files[ROUNDS].digests, folder / ROUNDS)
     for name in (EVALUATIONS, FAILURES):
         _check_optional_links(files[name])
     for name in CHAINED_FILES:

@@ -91,15 +91,18 @@ def check_chain(records: Iterable[Mapping[str, Any]]) -> None:
     check_links(lines, [json_digest(line) for line in lines])
 
 
-def check_links(records: Sequence[Mapping[str, Any]], digests: Sequence[str]) -> None:
+def check_links(
+    records: Sequence[Mapping[str, Any]], digests: Sequence[str], path: Path | None = None
+) -> None:
     """Raise CelmError, which names the broken lines, unless the lines are rounds 1, 2, ... with an intact chain."""
+    name = "the record" if path is None else str(path)
     for number, (record, previous) in enumerate(zip(records, [GENESIS, *digests], strict=False), start=1):
         if record.get("previous") == previous and record.get("round") == number:
             continue
         if number == 1:
-            raise CelmError("the record was changed: its first line is not the line of a first round")
+            raise CelmError(f"{name} was changed: its first line is not the line of a first round")
         raise CelmError(
-            f"the record was changed at line {number - 1} or {number}: "
+            f"{name} was changed at line {number - 1} or {number}: "
             "one of them was edited, or lines between them were removed or added"
         )
 
@@ -115,7 +118,7 @@ def verify_chain(path: str | Path, last: str | None = None) -> list[dict[str, An
     with os_errors_as_celm_error(path, "read"):
         chain_file = ChainFile.parse(path, path.read_bytes() if path.exists() else None)
     chain_file.require_lines()
-    check_links(chain_file.records, chain_file.digests)
+    check_links(chain_file.records, chain_file.digests, path)
     if expected_digest is not None:
         chain_file.check_ends_with(expected_digest)
     return chain_file.records
