@@ -10,12 +10,13 @@ import torch
 from safetensors.torch import save_file
 
 from auditing.conftest import CLASSES, SHAPE, WIDTHS, random_state
-from celm.auditing.checkpoint_loader import CheckpointLoader, LazyStates
+from celm.auditing.checkpoint_loader import CheckpointLoader
 from celm.auditing.ledger import Manifest
 from celm.auditing.model_loading import build_audited_model
 from celm.auditing.settings import AuditSettings
 from celm.auditing.sources import GLOBAL_NAME, Source
 from celm.base.errors import CelmError
+from celm.models.lazy_states import LazyStates
 
 
 def make_loader(partial: bool = False) -> CheckpointLoader:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from celm.auditing.analysis import Findings, analyse, find_duplicates
-from celm.auditing.checkpoint_loader import CheckpointLoader, LazyStates, LoadedModel, ModelChangedError
+from celm.auditing.checkpoint_loader import CheckpointLoader, LoadedModel, ModelChangedError
 from celm.auditing.head_claims import HeadReader
 from celm.auditing.probe_cache import CachedProbe, CachedProber
 from celm.auditing.settings import AuditSettings
@@ -21,6 +21,7 @@ from celm.auditing.sources import GLOBAL_NAME, RoundSources, Source
 from celm.base.errors import CelmError
 from celm.core.idle_detection import is_idle, relative_movement
 from celm.core.model_stack import ModelStack
+from celm.models.lazy_states import LazyStates
 from celm.models.state_dict import StateDict
 from celm.rules.celm_parts.idle import IdleState
 from celm.rules.celm_parts.round_probe import HeadClaims

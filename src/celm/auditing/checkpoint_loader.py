@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, overload
 
 from torch import Tensor, nn
 
@@ -126,23 +125,4 @@ class CheckpointLoader:
         digest = tensor_digest(matched.state)
         return LoadedModel(
             source, matched.state, digest, checkpoint.sha256, checkpoint.size, matched.warnings
-        )
-
-
-class LazyStates(Sequence[Mapping[str, Tensor]]):
-    """States that are read on each access, so that few are in memory at once."""
-
-    def __init__(self, readers: Sequence[Callable[[], Mapping[str, Tensor]]]) -> None:
-        self._readers = readers
-
-    def __len__(self) -> int:
-        return len(self._readers)
-
-    @overload
-    def __getitem__(self, index: int) -> Mapping[str, Tensor]: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[Mapping[str, Tensor]]: ...
-    def __getitem__(self, index: int | slice) -> Any:
-        return (
-            [read() for read in self._readers[index]] if isinstance(index, slice) else self._readers[index]()
         )

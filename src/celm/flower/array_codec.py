@@ -105,6 +105,11 @@ class ArrayLayout:
             raise CelmError(f"initial arrays do not fit the model: {invalid_reply}") from invalid_reply
         return self
 
+    @property
+    def num_bytes(self) -> int:
+        """Return the bytes of a decoded model."""
+        return sum(tensor.nbytes for tensor in self.reference.values())
+
     def encode_state(self, state: Mapping[str, Tensor]) -> ArrayRecord:
         return ArrayRecord(
             {

@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from logging import WARNING
 
 from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
@@ -14,7 +15,7 @@ from flwr.common.constant import ErrorCode
 
 from celm.base.text import quote as quote_name
 from celm.flower.array_codec import ArrayLayout, InvalidReplyError
-from celm.rules.messages import ClientUpdate
+from celm.rules.messages import ClientUpdate, LazyUpdate
 
 _NUM_STEPS_KEY = "num-steps"
 """Metric in which a client may report its number of local steps."""
@@ -22,6 +23,9 @@ MODEL_TO_EVALUATE_KEY = "examine"
 """Record in which a rule sends a second model, for the client to evaluate."""
 _REPORTED_ACCURACY_KEY = "examined-accuracy"
 """Metric in which a client reports the accuracy of that model."""
+
+LAZY_BYTES = 4_000_000_000
+"""Bytes of a round's models from which on each is decoded again on every use, and not kept."""
 
 _ERROR_REASONS = {
     ErrorCode.LOAD_CLIENT_APP_EXCEPTION: "its app could not be loaded",
@@ -70,6 +74,7 @@ def validate_replies(
             continue
         reply_counts[client] += 1
         reply_by_client[client] = reply
+    is_lazy = layout.num_bytes * len(reply_by_client) >= LAZY_BYTES
     updates: dict[str, ClientUpdate] = {}
     contents: dict[str, RecordDict] = {}
     excluded: dict[str, str] = {}
@@ -79,7 +84,7 @@ def validate_replies(
                 raise InvalidReplyError("no reply in time")
             if reply_counts[client] > 1:
                 raise InvalidReplyError(f"replied {reply_counts[client]} times")
-            updates[client] = parse_reply(reply_by_client[client], layout, array_key, size_key)
+            updates[client] = parse_reply(reply_by_client[client], layout, array_key, size_key, is_lazy)
             contents[client] = reply_by_client[client].content
         except InvalidReplyError as invalid_reply:
             excluded[client] = str(invalid_reply)
@@ -89,17 +94,24 @@ def validate_replies(
     return ValidatedReplies(updates, contents, excluded, unexpected)
 
 
-def parse_reply(reply: Message, layout: ArrayLayout, array_key: str, size_key: str) -> ClientUpdate:
-    """Return the update in a reply; raise `InvalidReplyError` if it is not usable."""
+def parse_reply(
+    reply: Message, layout: ArrayLayout, array_key: str, size_key: str, is_lazy: bool = False
+) -> ClientUpdate:
+    """Return the update in a reply; raise `InvalidReplyError` if it is not usable.
+
+    A lazy update is decoded once to check it, and again on every use. Its bytes are those of the reply.
+    """
     if reply.has_error():
         raise InvalidReplyError(describe_error(reply))
     arrays = _single_array_record(reply.content, array_key)
-    return ClientUpdate(
-        layout.decode_state(arrays),
-        num_steps=int(_parse_count(reply.content, _NUM_STEPS_KEY, default=1, unit="local steps")),
-        num_examples=int(_parse_count(reply.content, size_key, default=0, unit="samples")),
-        reported_accuracy=reported_accuracy(reply.content),
-    )
+    state = layout.decode_state(arrays)
+    num_steps = int(_parse_count(reply.content, _NUM_STEPS_KEY, default=1, unit="local steps"))
+    num_examples = int(_parse_count(reply.content, size_key, default=0, unit="samples"))
+    accuracy = reported_accuracy(reply.content)
+    if is_lazy:
+        decode = partial(layout.decode_state, arrays)
+        return LazyUpdate(decode, num_steps, num_examples, reported_accuracy=accuracy)  # type: ignore[arg-type]
+    return ClientUpdate(state, num_steps, num_examples, reported_accuracy=accuracy)
 
 
 def describe_error(reply: Message) -> str:

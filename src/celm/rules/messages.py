@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
 
 from torch import Tensor
 
 from celm.core.loss_derivatives import LossDerivatives
 from celm.models.averaging import weighted_mean
+from celm.models.lazy_states import LazyStates
 from celm.models.state_dict import StateDict
 
 Aggregator = Callable[[Sequence[StateDict], Sequence[float]], StateDict]
@@ -50,6 +53,31 @@ class ClientUpdate:
     reported_accuracy: float | None = None
     """Reported accuracy of `ServerMessage.model_to_evaluate`."""
 
+    def with_model(self, compute: Callable[[], StateDict]) -> ClientUpdate:
+        """Return the update with another model."""
+        return replace(self, model=compute())
+
+
+class _ReadOnAccess:
+    """The attribute `model` of an update: set to a function, whose result each access returns."""
+
+    def __get__(self, update: Any, owner: type | None = None) -> StateDict:
+        state: StateDict = update.__dict__["read_model"]()
+        return state
+
+    def __set__(self, update: Any, read_model: Callable[[], StateDict]) -> None:
+        update.__dict__["read_model"] = read_model
+
+
+class LazyUpdate(ClientUpdate):
+    """An update whose first argument is a function: each access to `model` calls it, and nothing keeps the result."""
+
+    model: Any = _ReadOnAccess()
+
+    def with_model(self, compute: Callable[[], StateDict]) -> ClientUpdate:
+        values = {name: value for name, value in self.__dict__.items() if name != "read_model"}
+        return LazyUpdate(compute, **values)  # type: ignore[arg-type]
+
 
 @dataclass(frozen=True)
 class RoundData:
@@ -70,6 +98,13 @@ class RoundData:
     def clients(self) -> list[str]:
         """Clients with usable updates."""
         return list(self.updates)
+
+    def models(self, clients: Sequence[str]) -> Sequence[StateDict]:
+        """Return the models of these clients; those of lazy updates are read on access."""
+        updates = [self.updates[name] for name in clients]
+        if any(isinstance(update, LazyUpdate) for update in updates):
+            return LazyStates([partial(getattr, update, "model") for update in updates])
+        return [update.model for update in updates]
 
     @property
     def selected(self) -> list[str]:

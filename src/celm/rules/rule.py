@@ -143,8 +143,7 @@ class Rule(Configurable, ABC, Generic[State]):
         if result.model is not None:
             return result.model
         names = round.clients
-        models = [round.updates[name].model for name in names]
-        return round.average(models, [result.aggregation_weights[name] for name in names])
+        return round.average(round.models(names), [result.aggregation_weights[name] for name in names])
 
     def message_for(self, state: State, model: StateDict, client: str) -> ServerMessage:
         """Return the message from which `client` starts its next round: by default the global model."""

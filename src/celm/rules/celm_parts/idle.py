@@ -99,7 +99,7 @@ def client_movement(
     clients, chunk = natural_sorted(round.clients), context.probe.chunk
     return relative_movement(
         ModelStack(context.module, [round.messages[name].model for name in clients]),
-        ModelStack(context.module, [round.updates[name].model for name in clients]),
+        ModelStack(context.module, round.models(clients)),
         inputs,
         context.seed,
         [*state.history, round.global_model],

@@ -19,6 +19,7 @@ from celm.base.client_order import natural_sorted
 from celm.core.model_stack import ModelStack
 from celm.core.probe import LazyInputs, ProbeResult, ProbeTransform, model_noise
 from celm.core.probe_schedules import ProbeSchedule
+from celm.models.lazy_states import prepend
 from celm.models.state_dict import StateDict
 from celm.rules.celm_parts.class_sampler import ClassSampler
 from celm.rules.messages import RoundData
@@ -107,7 +108,7 @@ class RoundProbe:
                 for name in (GLOBAL_KEY, *clients)
             ]
         )
-        states = [round.global_model, *(round.updates[name].model for name in clients)]
+        states = prepend(round.global_model, round.models(clients))
 
         def run_probe(steps: int, lr: float) -> RoundProbeResult:
             result = context.probe_fn(

@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 import statistics
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Annotated
 
 from pydantic import Field
@@ -33,7 +34,10 @@ class ClipNorm(Filter):
     """Largest norm of an update; by default the median norm of the nonzero updates in the round."""
 
     def apply(self, round: RoundData) -> FilterResult:
-        norms = {name: l2_norm(_float64_delta(round, name)) for name in round.clients}
+        norms = {
+            name: l2_norm(_float64_delta(update.model, round.messages[name].model))
+            for name, update in round.updates.items()
+        }
         finite_norms = [value for value in norms.values() if math.isfinite(value)]
         bound = self.norm or statistics.median([value for value in finite_norms if value > 0] or [0.0])
         updates: dict[str, ClientUpdate] = {}
@@ -44,21 +48,24 @@ class ClipNorm(Filter):
                 excluded[name] = "the norm of its update is not finite"
             elif norms[name] > bound:
                 clip_factors[name] = bound / norms[name]
-                updates[name] = replace(update, model=_scale_update(round, name, clip_factors[name]))
+                received = round.messages[name].model
+                updates[name] = update.with_model(
+                    partial(_scale_update, update, received, clip_factors[name])
+                )
             else:
                 updates[name] = update
         return FilterResult(replace(round, updates=updates), excluded, clip_factors)
 
 
-def _float64_delta(round: RoundData, name: str) -> StateDict:
+def _float64_delta(model: StateDict, received: StateDict) -> StateDict:
     """Return Δ_i in float64: in float32 the difference of two finite models may be infinite."""
-    return difference(_to_float64(round.updates[name].model), _to_float64(round.messages[name].model))
+    return difference(_to_float64(model), _to_float64(received))
 
 
-def _scale_update(round: RoundData, name: str, scale: float) -> StateDict:
+def _scale_update(update: ClientUpdate, received: StateDict, scale: float) -> StateDict:
     """Return the model of a client with Δ_i multiplied by `scale`."""
-    model = round.updates[name].model
-    clipped = add_scaled(_to_float64(round.messages[name].model), _float64_delta(round, name), scale)
+    model = update.model
+    clipped = add_scaled(_to_float64(received), _float64_delta(model, received), scale)
     return {
         key: clipped[key].to(tensor) if tensor.is_floating_point() else tensor
         for key, tensor in model.items()
