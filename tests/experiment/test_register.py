@@ -22,20 +22,24 @@ def registered() -> Iterator[None]:
 
     yield
     rules.registered.clear()
+    rules.objects.clear()
 
 
 @pytest.mark.usefixtures("registered")
 def test_a_registered_rule_gives_what_the_rule_gives(tmp_path: Path) -> None:
     few = {"split": "iid", "clients": 2, "rounds": 2}
-    with pytest.warns(UserWarning, match="does not save the code of plain_mean"):
+    with pytest.warns(UserWarning, match="do not save rule 'plain_mean'"):
         own = celm.run(celm.Experiment(rule="plain_mean", **few), tmp_path / "own")
     known = celm.run(celm.Experiment(rule="fedavg", **few), tmp_path / "known")
     assert (own.folder / "rounds.jsonl").read_bytes() == (known.folder / "rounds.jsonl").read_bytes()
-    both = celm.compare(["plain_mean", "fedavg"], [42], out=tmp_path / "both", **few)
+    with pytest.warns(UserWarning, match="do not save rule 'plain_mean'"):
+        both = celm.compare(["plain_mean", "fedavg"], [42], out=tmp_path / "both", **few)
     assert both.to_dataframe()["accuracy"].tolist() == [own.accuracy, known.accuracy]
     rules.registered.clear()
+    rules.objects.clear()
+    assert celm.load(own.folder).weights == own.weights
     with pytest.raises(celm.CelmError, match="unknown rule 'plain_mean'"):
-        celm.load(own.folder)
+        celm.Experiment(rule="plain_mean")
 
 
 def test_wrong_registrations_are_one_line() -> None:

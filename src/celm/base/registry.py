@@ -45,6 +45,8 @@ class Registry(Generic[Component]):
         self.builtins = dict(builtins)
         self.registered: dict[str, type[Component]] = {}
         """The components that this process registered; other processes do not have them."""
+        self.objects: dict[tuple[str, str], Any] = {}
+        """Name and digest to what this process was given in place of a name (`celm.experiment.objects`)."""
 
     @cached_property
     def plugins(self) -> dict[str, EntryPoint]:
@@ -70,8 +72,11 @@ class Registry(Generic[Component]):
             raise CelmError(f"unknown {self.kind} '{name}'", suggest_name(name, self.names()))
         return name
 
-    def load(self, name: str) -> type[Component]:
-        """Import and return the component class of a name."""
+    def load(self, name: str, digest: str | None = None) -> type[Component]:
+        """Import and return the component class of a name; with a digest, return the object of this process."""
+        if digest is not None:
+            given: type[Component] = self._load_object(name, digest)
+            return given
         self.check(name)
         if name in self.registered:
             return self.registered[name]
@@ -88,9 +93,17 @@ class Registry(Generic[Component]):
         component: type[Component] = getattr(import_module(module), attribute)
         return component
 
-    def build(self, name: str, options: Mapping[str, Any]) -> Component:
+    def _load_object(self, name: str, digest: str) -> Any:
+        if (name, digest) not in self.objects:
+            raise CelmError(
+                f"{self.kind} '{name}' was given as an object, which this process does not have",
+                "give the same object again, in Python",
+            )
+        return self.objects[name, digest]
+
+    def build(self, name: str, options: Mapping[str, Any], digest: str | None = None) -> Component:
         """Return the named component with these settings. An unknown or ill-typed setting is an error that names it."""
-        return build_component(self.load(name), options, self.kind, name)
+        return build_component(self.load(name, digest), options, self.kind, name)
 
     def refuse_renamed(self, name: str, options: Mapping[str, Any]) -> None:
         """Raise an error if a setting has its old name. The component is imported only if a setting may have one."""

@@ -12,8 +12,6 @@ from celm.engines.in_process import InProcessEngine
 from celm.engines.process_engine import ProcessEngine
 from celm.federation.build import Federation
 from celm.federation.client_trainer import ClientTrainer, Engine
-from celm.models.registry import models
-from celm.objectives import objectives
 
 _MIN_SECONDS_FOR_WORKERS = 15.0
 """Seconds of training from which workers pay off; each takes a few seconds to start."""
@@ -26,8 +24,7 @@ def select_engine(federation: Federation, rounds_left: int) -> Engine:
     """Return the engine for the remaining rounds. The choice does not change results."""
     run = federation.experiment.run
     experiment = federation.experiment
-    if experiment.objective.name in objectives.registered or experiment.model.name in models.registered:
-        # Worker processes do not have a component that this process registered.
+    if experiment.objective.object or experiment.model.object:  # worker processes do not have them
         return InProcessEngine(federation.trainer)
     count = _choose_worker_count(federation, rounds_left) if run.workers is None else run.workers
     if count == 0:

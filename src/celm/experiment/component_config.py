@@ -24,6 +24,8 @@ class ComponentConfig(ConfigModel):
     model_config = ConfigDict(extra="allow", frozen=True, strict=True)
 
     name: str
+    object: str | None = None
+    """Digest of an object that was given in place of a name. Only a process with that object can run the experiment."""
 
     @model_validator(mode="before")
     @classmethod

@@ -36,6 +36,7 @@ from celm.experiment.component_config import (
     SplitConfig,
 )
 from celm.experiment.keywords import KEYWORDS, expand_keywords
+from celm.experiment.objects import name_objects
 from celm.models import check_model_name
 from celm.objectives import objectives
 from celm.rules import rules
@@ -168,6 +169,8 @@ class Experiment(ConfigModel):
 
     `rounds`, `seed`, `clients`, `participation`, `evidence`, `idle_check`, `workers` and `device` may be given without
     their table, as on the command line. `preset` adds named settings. A path as `dataset` is a folder of your own data.
+    An object can replace a name: a rule, split, objective or attack, a module or its factory, arrays `(x, y)`, torch
+    and Hugging Face datasets. `run` says what the run folder cannot save; see `resume`.
     """
 
     dataset: DatasetConfig = DatasetConfig()
@@ -193,33 +196,38 @@ class Experiment(ConfigModel):
     def _report_first_error(cls, tables: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
         """Raise a CelmError that names the first wrong setting, in Python as on the command line."""
         try:
-            return handler(_copy_plain(expand_keywords(tables)) if isinstance(tables, Mapping) else tables)
+            if isinstance(tables, Mapping):
+                tables = _copy_plain(expand_keywords(name_objects(tables)))
+            return handler(tables)
         except ValidationError as error:
             raise CelmError(*_describe_first_error(error)) from error
 
     @model_validator(mode="after")
     def _check_names(self) -> Self:
-        datasets.check(self.dataset.name)
+        if not self.dataset.object:
+            datasets.check(self.dataset.name)
         for rule in (self.rule, *self.observe):
-            rules.check(rule.name)
-            rules.refuse_renamed(rule.name, rule.options)
-        objectives.check(self.objective.name)
+            if not rule.object:
+                rules.check(rule.name)
+                rules.refuse_renamed(rule.name, rule.options)
+        if not self.objective.object:
+            objectives.check(self.objective.name)
         if self.train.optimizer == "adam":
             for table, name in (("rule", self.rule.name), ("objective", self.objective.name)):
                 if name in _SGD_ONLY:
                     raise CelmError(
                         f"train.optimizer: {table} '{name}' assumes steps of SGD", "use train.optimizer=sgd"
                     )
-        if self.split.name:
+        if self.split.name and not self.split.object:
             splits.check(self.split.name)
-        if self.model.name:
+        if self.model.name and not self.model.object:
             check_model_name(self.model.name)
         for component, registry in (
             (self.attack, attacks),
             (self.filter, filters),
             (self.aggregator, aggregators),
         ):
-            if component is not None:
+            if component is not None and not component.object:
                 registry.check(component.name)
                 registry.refuse_renamed(component.name, component.options)
         observed = [rule.name for rule in self.observe]

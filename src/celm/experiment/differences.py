@@ -64,7 +64,9 @@ def distinguishing_parts(experiment: Experiment) -> list[str]:
             continue
         if setting in ("dataset.name", "split.name") or (setting == "split.alpha" and experiment.split.name):
             continue
-        if table == "observe":
+        if key == "object":
+            parts.append(value[:6])
+        elif table == "observe":
             parts.append("observe-" + "-".join(observer["name"] for observer in value))
         elif key == "name":
             parts.append(str(value))

@@ -54,7 +54,7 @@ def render_template() -> str:
             lines += [_setting_line(table, setting) for setting in registry.settings(default_name)]
         default = field.get_default(call_default_factory=True)
         for name, inner_field in config_type.model_fields.items():
-            if name != "name":
+            if name not in ("name", "object"):
                 lines.append(_commented_line(name, getattr(default, name), inner_field.description))
         lines.append("")
     for table, (optional, example, description) in OPTIONAL_TABLES.items():

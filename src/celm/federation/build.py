@@ -92,12 +92,12 @@ class Federation:
 
 def resolve_defaults(experiment: Experiment) -> ResolvedExperiment:
     """Give every setting a value and build the components. Raise CelmError if a component's setting is wrong."""
-    source: DatasetSource = datasets.build(experiment.dataset.name, experiment.dataset.options)
+    source: DatasetSource = _build(datasets, experiment.dataset)
     split_config = _resolve_split(experiment, source)
-    split = splits.build(split_config.name, split_config.options)
-    observers = {config.name: rules.build(config.name, config.options) for config in experiment.observe}
-    objective = objectives.build(experiment.objective.name, experiment.objective.options)
-    rule = rules.build(experiment.rule.name, experiment.rule.options)
+    split = _build(splits, split_config)
+    observers = {config.name: _build(rules, config) for config in experiment.observe}
+    objective = _build(objectives, experiment.objective)
+    rule = _build(rules, experiment.rule)
     run = _resolve_run(experiment.run, source, [rule, *observers.values()])
     resolved = experiment.model_copy(
         update={
@@ -164,7 +164,11 @@ def _resolve_run(run: RunConfig, source: DatasetSource, estimators: list[AnyRule
 
 
 def _build_optional(config: ComponentConfig | None, registry: Registry[Component]) -> Component | None:
-    return None if config is None else registry.build(config.name, config.options)
+    return None if config is None else _build(registry, config)
+
+
+def _build(registry: Registry[Component], config: ComponentConfig) -> Component:
+    return registry.build(config.name, config.options, config.object)
 
 
 def load_dataset(resolved: ResolvedExperiment) -> Dataset:

@@ -88,10 +88,10 @@ def build_from_spec(spec: ModelSpec, objective: AnyObjective | None = None) -> B
     """
     model, classes = spec.model, len(spec.classes)
     if objective is None:
-        objective = objectives.build(spec.objective.name, spec.objective.options)
+        objective = objectives.build(spec.objective.name, spec.objective.options, spec.objective.object)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derive_seed(spec.seed, "init"))
-        module = build_model(model.name, model.options, spec.input_shape, classes)
+        module = build_model(model.name, model.options, spec.input_shape, classes, model.object)
         head = find_head(module, classes, model.head)
         module = objective.adapt_model(module, head)
     return BuiltModel(module, head if objective.keeps_architecture else find_head(module, classes), objective)

@@ -78,13 +78,22 @@ def require_confirmed_factory(name: str, confirmed: str | None, source: object) 
 
 
 def build_model(
-    name: str, options: Mapping[str, Any], input_shape: tuple[int, ...], classes: int
+    name: str,
+    options: Mapping[str, Any],
+    input_shape: tuple[int, ...],
+    classes: int,
+    digest: str | None = None,
 ) -> nn.Module:
     """Build a freshly initialised classifier `[batch, *input_shape] -> [batch, classes]` logits.
 
     `name` is a registered name with settings `options`, `pkg.module:factory` or `FILE.py:factory`. Such a factory is
     called with `options` as keywords, and with `input_shape` and `classes` if it has parameters of these names.
+    With a digest, it is an object of this process: a factory, or a module, whose values are then the initial ones.
     """
+    if digest is not None:
+        from celm.models.user_model import build_given_model
+
+        return build_given_model(models.load(name, digest), name, options, input_shape, classes)
     check_model_name(name)
     if ":" in name:
         from celm.models.user_model import build_user_model

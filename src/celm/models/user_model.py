@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import importlib
 import importlib.util
@@ -17,9 +18,11 @@ import torch
 from torch import nn
 
 from celm.base.errors import CelmError, suggest_name
+from celm.base.registry import build_component
 from celm.base.text import format_exception
 from celm.core.model_stack import extract_logits
 from celm.core.task_check import check_logits, check_num_classes
+from celm.models.registry import ModelFactory
 
 
 def build_user_model(
@@ -28,7 +31,28 @@ def build_user_model(
     """Import and call the factory, and check the model by one forward pass. Any failure is a one-line `CelmError`."""
     with cwd_importable():
         module = call_factory(name, options, input_shape, classes)
-        returns_logits = check_forward(module, name, input_shape, classes)
+        return _checked_module(module, name, input_shape, classes)
+
+
+def build_given_model(
+    target: Any, name: str, options: Mapping[str, Any], input_shape: tuple[int, ...], classes: int
+) -> nn.Module:
+    """Build the model of an object: a registered class, a factory, or a module, which is copied."""
+    if isinstance(target, type) and issubclass(target, ModelFactory):
+        return build_component(target, options, "model", name).build(input_shape, classes)
+    if not isinstance(target, nn.Module):
+        module = _call(target, name, options, input_shape, classes)
+    elif options:
+        raise CelmError(
+            f"unknown setting 'model.{next(iter(options))}': model '{name}' is a module without settings"
+        )
+    else:
+        module = copy.deepcopy(target)
+    return _checked_module(module, name, input_shape, classes)
+
+
+def _checked_module(module: nn.Module, name: str, input_shape: tuple[int, ...], classes: int) -> nn.Module:
+    returns_logits = check_forward(module, name, input_shape, classes)
     return module if returns_logits else _LogitsOnly(module)
 
 
@@ -37,16 +61,23 @@ def call_factory(
 ) -> nn.Module:
     """Return the module that the factory builds, without a forward pass."""
     with cwd_importable():
-        factory = _find_factory(name)
-        keywords = _factory_arguments(
-            factory, name, options, {"input_shape": input_shape, "classes": classes}
-        )
-        try:
-            module = factory(**keywords)
-        except CelmError:
-            raise
-        except (Exception, SystemExit) as error:
-            raise CelmError(f"model '{name}' failed: {format_exception(error)}") from error
+        return _call(_find_factory(name), name, options, input_shape, classes)
+
+
+def _call(
+    factory: Callable[..., object],
+    name: str,
+    options: Mapping[str, Any],
+    input_shape: tuple[int, ...],
+    classes: int,
+) -> nn.Module:
+    keywords = _factory_arguments(factory, name, options, {"input_shape": input_shape, "classes": classes})
+    try:
+        module = factory(**keywords)
+    except CelmError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise CelmError(f"model '{name}' failed: {format_exception(error)}") from error
     if not isinstance(module, nn.Module):
         raise CelmError(f"model '{name}' returned {type(module).__name__}, not an nn.Module")
     return module

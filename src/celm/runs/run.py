@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from celm.base.errors import CelmError
 from celm.experiment.config import Experiment
+from celm.experiment.objects import give_objects
 from celm.records.run_files import RunFiles
 from celm.records.run_records import CHECKSUM_FIELDS, RunResult
 from celm.report.contribution_views import ContributionViews
@@ -205,12 +206,15 @@ class Run(ContributionViews):
         accuracy = "" if math.isnan(self.accuracy) else f", accuracy {self.accuracy:.4f}"
         return f"{title}: {rounds}{accuracy}"
 
-    def model(self, model: str | None = None) -> nn.Module:
+    def model(self, model: Any = None) -> nn.Module:
         """Build the global model, in eval mode.
 
         If the run was read from a folder and has a model of your own, repeat its name in `model`:
-        `package.module:factory` is code, and the folder is not trusted.
+        `package.module:factory` is code, and the folder is not trusted. If it was an object, give the object.
         """
+        if model is not None and not isinstance(model, str):
+            give_objects(self.experiment, {"model": model}, self.folder)
+            model = None
         from celm.federation.model_spec import ModelSpec, build_from_spec
         from celm.models.state_dict import load_state
 

@@ -10,6 +10,7 @@ from celm.base.errors import CelmError
 from celm.base.files import os_errors_as_celm_error, write_text
 from celm.experiment.config import Experiment
 from celm.experiment.differences import data_parts, distinguishing_parts, file_name, method_parts
+from celm.experiment.objects import describe_objects, missing_objects, resume_call
 from celm.models import require_confirmed_factory
 from celm.records.checksums import files_sha256, values_sha256
 from celm.records.run_files import RunFiles
@@ -57,6 +58,11 @@ class RunFolder(CheckpointedFolder, RunFiles):
         """Refuse to resume an untrusted folder unless the caller names its model factory, which is code."""
         if confirmed_model is not None or self.result() is None:
             require_confirmed_factory(self.settings().model.name, confirmed_model, self.path)
+        if self.result() is None and (missing := missing_objects(self.settings())):
+            raise CelmError(
+                f"{self.path} needs the objects that it began with: {describe_objects(missing)}",
+                f"in Python: {resume_call(self.path, missing)}",
+            )
 
     def remove_if_unused(self) -> None:
         """Remove a folder that contains only settings, because these settings are invalid."""

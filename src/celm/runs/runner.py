@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import platform
 import time
-import warnings
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
@@ -21,7 +20,7 @@ from celm.base.files import write_tensors
 from celm.core.probe import ProbeFunction
 from celm.engines.select import select_engine
 from celm.experiment.config import Experiment
-from celm.experiment.register import registered_names
+from celm.experiment.objects import give_objects, resume_call, warn_unsaved
 from celm.federation.build import Federation, ResolvedExperiment, build_federation, resolve_defaults
 from celm.federation.client_trainer import Engine
 from celm.federation.round import run_round
@@ -39,23 +38,24 @@ _EngineFactory = Callable[[Federation, int], Engine]
 def run(experiment: Experiment, out: str | Path | None = None, watch: RoundCallback | None = None) -> Run:
     """Run an experiment in a new folder, by default under `runs/`."""
     resolved = resolve_defaults(experiment)
-    if names := registered_names(experiment):
-        warnings.warn(
-            f"the run folder does not save the code of {', '.join(names)}: resume only after the same celm.register",
-            stacklevel=2,
-        )
     folder = create_run_folder(experiment, resolved, Path(out) if out else None)
+    warn_unsaved([experiment], lambda tables: f"to resume this run, call {resume_call(folder.path, tables)}")
     finished = continue_run(folder, watch, resolved=resolved)
     return replace(finished, confirmed_model=experiment.model.name or None)
 
 
-def resume(path: str | Path, watch: RoundCallback | None = None, model: str | None = None) -> Run:
+def resume(path: str | Path, watch: RoundCallback | None = None, model: Any = None, **objects: Any) -> Run:
     """Continue a run from the last checkpoint in its folder; a finished run is only read.
 
     A model factory `package.module:factory` is code, and the folder may come from anyone. It is imported only if
-    `model` repeats its name.
+    `model` repeats its name. A run that began with objects needs them again, by the same keywords, as in
+    `resume(folder, rule=MyRule(), dataset=(x, y))`.
     """
     folder = RunFolder.open(Path(path))
+    if model is not None and not isinstance(model, str):
+        objects["model"] = model
+        model = None
+    give_objects(folder.settings(), objects, folder.path)
     folder.check_model(model)
     return replace(continue_run(folder, watch), confirmed_model=model)
 

@@ -7,22 +7,26 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from celm.base.errors import CelmError
 from celm.experiment.config import Experiment
 from celm.experiment.differences import command_arguments, data_parts, distinguishing_parts, file_name
+from celm.experiment.objects import given_objects, warn_unsaved
 from celm.experiment.overrides import parse_toml_value, set_value, split_setting
-from celm.experiment.register import registered_names
 from celm.report.formatting import pluralise
 from celm.study.grid_result import Comparison
 from celm.study.local_pool import InThisProcess, ProcessPool
+from celm.study.methods import read_methods
 from celm.study.plan import GridKey, RunSpec, plan_comparison
 from celm.study.results import RunOutcome, existing_outcome
 from celm.study.scheduler import ProgressCallback, RunPool, run_all
 from celm.study.study_folder import write_comparison_manifest
 from celm.study.study_tables import build_compare_table, build_grid_table
 from celm.study.table import ResultTable, save_table
+
+if TYPE_CHECKING:
+    from celm.study.methods import Method
 
 Grid = Mapping[str, Sequence[Any]]
 """Full name of a setting to its values."""
@@ -40,7 +44,7 @@ class ComparisonPlan:
 
 
 def compare(
-    methods: Sequence[str],
+    methods: Sequence[Method],
     seeds: Sequence[int] = (42, 43, 44),
     *,
     grid: Grid | None = None,
@@ -55,7 +59,7 @@ def compare(
     If it was stopped or killed, the same call runs what is missing.
 
     Args:
-        methods: rules, or `rule+objective`.
+        methods: rules, `rule+objective`, or objects such as `MyRule(power=2)` and `(MyRule(), "fedrs")`.
         seeds: seeds of all methods.
         grid: full name of a setting to values, such as `{"split.alpha": [0.01, 0.1]}`. Every combination is compared.
         preset: named settings, `paper` or `trust`.
@@ -68,15 +72,19 @@ def compare(
         raise CelmError("celm.compare has no argument 'seed'", "give seeds=[...]")
     base = Experiment(**experiment)
     plan = make_plan(base, methods, seeds, grid, preset, None if out is None else Path(out))
-    uses_registered = any(registered_names(spec.experiment) for spec in plan.specs.values())
-    _, outcomes = run_plan(plan, InThisProcess if uses_registered else lambda: ProcessPool(workers), watch)
+    experiments = [spec.experiment for spec in plan.specs.values()]
+    warn_unsaved(
+        experiments, lambda tables: "to resume this comparison, call celm.compare with the same objects"
+    )
+    has_objects = any(map(given_objects, experiments))
+    _, outcomes = run_plan(plan, InThisProcess if has_objects else lambda: ProcessPool(workers), watch)
     raise_failures(outcomes)
     return Comparison(plan.folder)
 
 
 def make_plan(
     base: Experiment,
-    methods: Sequence[str],
+    methods: Sequence[Method],
     seeds: Sequence[int],
     grid: Grid | None = None,
     preset: str | None = None,
@@ -85,8 +93,9 @@ def make_plan(
 ) -> ComparisonPlan:
     """Plan a comparison. `command` repeats it; by default it is made from the settings."""
     _check_lists(methods, seeds)
-    points = _grid_points(grid or {})
+    points, chosen = _grid_points(grid or {}), read_methods(methods)
     name = [*data_parts(base), *distinguishing_parts(base), *([preset] if preset else [])]
+    name += sorted({digest[:6] for method in chosen for digest in method.digests})
     name += ["grid-" + "-".join(setting.rpartition(".")[2] for setting in grid)] if grid else []
     folder = out or Path("compare") / file_name(name)
     specs: dict[GridKey, RunSpec] = {}
@@ -105,7 +114,7 @@ def make_plan(
     title = ", ".join(
         [dataset, *map(_as_words, split), *others, rounds, f"seeds {','.join(map(str, seeds))}"]
     )
-    repeat = command or _command(base, methods, seeds, grid or {}, preset)
+    repeat = command or _command(base, [method.label for method in chosen], seeds, grid or {}, preset)
     return ComparisonPlan(specs, folder, title, repeat)
 
 
@@ -178,12 +187,12 @@ def _write_first(
     return write_and_report
 
 
-def _check_lists(methods: Sequence[str], seeds: Sequence[int]) -> None:
+def _check_lists(methods: Sequence[Method], seeds: Sequence[int]) -> None:
     for name, values, example in (("methods", methods, "['fedavg', 'celm']"), ("seeds", seeds, "[42, 43]")):
         if isinstance(values, str | int) or not values:
             raise CelmError(f"{name} must be a list: {values!r}", f"as in {example}")
-        if len(set(values)) < len(values):
-            raise CelmError(f"{name} must be without duplicates: {list(values)}")
+    if len(set(seeds)) < len(seeds):
+        raise CelmError(f"seeds must be without duplicates: {list(seeds)}")
     for seed in seeds:
         if not isinstance(seed, int) or isinstance(seed, bool):
             raise CelmError(f"seeds must be whole numbers: {seed!r}", "as in [42, 43]")

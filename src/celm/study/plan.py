@@ -6,13 +6,19 @@ import shlex
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from celm.base.errors import CelmError, suggest_name
 from celm.experiment.config import Experiment
+from celm.experiment.differences import file_name
 from celm.experiment.presets import with_preset
 from celm.federation.build import resolve_defaults
+from celm.study.methods import read_methods
 from celm.study.scales import Scale, apply_scale, rows_for_scale, seeds_for_scale
 from celm.study.spec import Row, StudySpec, parse_method, slug
+
+if TYPE_CHECKING:
+    from celm.study.methods import Method
 
 _FILTER_NAMES = ("dataset", "split", "row", "clients", "method", "seed")
 
@@ -67,25 +73,22 @@ def _build_experiment(study: StudySpec, row: Row, method: str, seed: int, scale:
 
 
 def plan_comparison(
-    base: Experiment, methods: Sequence[str], seeds: Sequence[int], out: Path, preset: str | None
+    base: Experiment, methods: Sequence[Method], seeds: Sequence[int], out: Path, preset: str | None
 ) -> dict[tuple[str, int], RunSpec]:
     """Return a run for each method and seed.
 
     Settings of the rule or objective of `base` apply only to methods with that rule or objective.
     """
     specs: dict[tuple[str, int], RunSpec] = {}
-    for method in methods:
-        rule, objective = parse_method(method)
+    for method in read_methods(methods):
         for seed in seeds:
             tables = base.to_dict()
-            for table, name in (("rule", rule), ("objective", objective)):
-                if tables[table]["name"] != name:
-                    tables[table] = {"name": name}
+            method.apply(tables)
             tables["run"] |= {"seed": seed, "workers": 0}
             experiment = resolve_defaults(Experiment.parse(with_preset(tables, preset))).experiment
-            specs[method, seed] = RunSpec(
-                experiment, out / f"{experiment.method}-seed{seed}", experiment.dataset.name, method
-            )
+            name = method.label if method.label.count("=") else experiment.method
+            folder = out / file_name([name, f"seed{seed}"])
+            specs[method.label, seed] = RunSpec(experiment, folder, experiment.dataset.name, method.label)
     return specs
 
 

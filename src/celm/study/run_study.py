@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from celm.base.errors import CelmError, suggest_name
+from celm.experiment.objects import given_objects
 from celm.study.grid_result import Study
-from celm.study.local_pool import ProcessPool
+from celm.study.local_pool import InThisProcess, ProcessPool
 from celm.study.plan import plan_runs
 from celm.study.scales import Scale
 from celm.study.scheduler import ProgressCallback, run_all
@@ -42,7 +43,9 @@ def study(
     specs = plan_runs(spec, study_scale, folder, only)
     study_folder = StudyFolder(spec, os.fspath(name), study_scale, folder, only, specs)
     callback = study_folder.autosave(watch or (lambda progress: None))
-    results = run_all(list(specs.values()), lambda: ProcessPool(workers), callback)
+    has_objects = any(given_objects(spec.experiment) for spec in specs.values())  # registered in this process
+    pool = InThisProcess if has_objects else lambda: ProcessPool(workers)
+    results = run_all(list(specs.values()), pool, callback)
     output = study_folder.write(dict(zip(specs, results, strict=True)))
     raise_study_failures(output.failed, len(specs), "failed")
     return Study(folder)
