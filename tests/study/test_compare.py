@@ -193,7 +193,14 @@ def test_command_prints_one_json_document_and_saves_the_tables(tmp_path):
     ]
     assert all(cell["count"] == 2 for cell in found["cells"])
     names = {path.name for path in (tmp_path / "out").iterdir() if path.is_file()}
-    assert names == {"table.md", "table.tex", "table.csv", "table.json", "study.json", "errors.json"}
+    tables = {
+        f"{name}.{kind}" for name in ("table", "contributions") for kind in ("md", "tex", "csv", "json")
+    }
+    figures = {f"{name}.{kind}" for name in ("accuracy", "curves", "weights") for kind in ("svg", "pdf")}
+    differences = {f"differences.{kind}" for kind in ("md", "tex", "csv")}
+    assert names == tables | figures | differences | {"study.json", "errors.json"}
+    assert {cell["place"] for cell in found["cells"]} == {0}
+    assert len(found["differences"]) == 3 * 2
 
 
 @pytest.mark.slow

@@ -55,6 +55,25 @@ def test_figures_are_axes(comparison: celm.Comparison, name: str) -> None:
     assert isinstance(getattr(comparison, f"plot_{name}")(row=comparison.rows[0]), matplotlib.axes.Axes)
 
 
+def test_weights_and_paired_differences_are_data_frames(comparison: celm.Comparison) -> None:
+    weights = comparison.contributions()
+    assert len(weights) == 8 * 3
+    assert weights.groupby(["row", "method", "seed"])["weight"].sum().tolist() == pytest.approx([1.0] * 8)
+    differences = comparison.differences()
+    found = differences[differences["metric"] == "accuracy"].set_index("row")
+    frame = comparison.to_dataframe().set_index(["row", "method"])["accuracy"]
+    assert len(found) == 2
+    for row, cell in found.iterrows():
+        assert (cell["method"], cell["minus"], cell["seeds"]) == ("celm", "fedavg", 2)
+        assert cell["difference"] == pytest.approx(frame[row, "celm"].mean() - frame[row, "fedavg"].mean())
+
+
+def test_figures_are_beside_the_tables(comparison: celm.Comparison) -> None:
+    names = {path.name for path in comparison.folder.glob("*.svg")}
+    assert names == {f"{name}-{i}.svg" for name in ("accuracy", "curves", "weights") for i in (1, 2)}
+    assert all((comparison.folder / name).with_suffix(".pdf").read_bytes()[:4] == b"%PDF" for name in names)
+
+
 def test_load_and_report(comparison: celm.Comparison, tmp_path: Path) -> None:
     loaded = celm.load(comparison.folder)
     assert isinstance(loaded, celm.Comparison)

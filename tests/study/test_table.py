@@ -48,7 +48,7 @@ def test_figures_with_fewer_seeds_than_meant_are_marked_and_explained():
     assert markdown.count("†") == 2
     assert markdown.endswith("\n† 1 of 3 seeds\n")
     assert r"50.00$^\dagger$" in latex
-    assert latex.endswith("\\\\ $^\\dagger$ 1 of 3 seeds\n")
+    assert r"\caption{a title. $^\dagger$ 1 of 3 seeds}" in latex
     assert [cell["meant"] for cell in table.to_json()["cells"]] == [3] * 4
     assert "†" not in replace(table, ours=OURS).to_markdown()
 
@@ -181,8 +181,24 @@ def typeset(text):
 def test_labels_stay_text_in_latex(row, column):
     assert typeset(escape_latex(row)) == row
     lines = ResultTable("", [row], [column], {}, {}).to_latex().splitlines()
-    assert lines[2] == rf" & {escape_latex(column)} \\"
-    assert lines[4] == rf"{escape_latex(row)} & – \\"
+    assert lines[6] == rf" & {escape_latex(column)} \\"
+    assert lines[8] == rf"{escape_latex(row)} & – \\"
+
+
+def test_latex_has_a_caption_a_label_and_headings_in_words():
+    text = TABLE.to_latex()
+    assert r"\caption{a title}" in text
+    assert r"\label{tab:a-title}" in text
+    assert r" & Accuracy (\%) \\" in text
+    assert text.startswith(r"\begin{table}[t]")
+    assert text.count(r"\begin{") == text.count(r"\end{") == 2
+
+
+def test_with_few_seeds_no_place_is_marked():
+    few = replace(TABLE, min_ranked_count=4)
+    assert [few.rank(row, "accuracy") for row in few.rows] == [0, 0, 0, 0]
+    assert "**8" not in few.to_markdown()
+    assert replace(TABLE, min_ranked_count=3).rank("celm", "accuracy") == 1
 
 
 def test_labels_of_several_lines_stay_on_one():

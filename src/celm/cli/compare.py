@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -78,7 +79,7 @@ def compare_command(
     )
     plan = make_plan(base, method_names, seed_numbers, parse_grid(grid or []), preset, out, command)
     with progress_view("comparing", quiet=format is Format.json) as callback:
-        table, outcomes = run_plan(plan, lambda: ProcessPool(workers), log_finished_runs(callback, targets))
+        tables, outcomes = run_plan(plan, lambda: ProcessPool(workers), log_finished_runs(callback, targets))
     # A method may change the training itself, not only the weights.
     conditions = {
         method: description
@@ -86,9 +87,23 @@ def compare_command(
         if (description := spec.experiment.run.describe_conditions())
     }
     if format is Format.json:
-        print_json({"folder": str(plan.folder.resolve()), **table.to_json(), "conditions": conditions})
+        print_json(
+            {
+                "folder": str(plan.folder.resolve()),
+                **tables.accuracy.to_json(),
+                "contributions": tables.contributions.to_json()["cells"],
+                "differences": [asdict(difference) for difference in tables.differences],
+                "conditions": conditions,
+            }
+        )
     else:
-        stdout_console().print(comparison_table(table, stdout_console().width))
+        for table in (tables.accuracy, tables.contributions):
+            stdout_console().print(comparison_table(table, stdout_console().width))
+        for difference in tables.differences:
+            if difference.metric == "accuracy":
+                names = [*filter(None, (difference.row, f"{difference.method} - {difference.baseline}"))]
+                line = f"{', '.join(names)}: {difference.format()}, points of accuracy ± standard error"
+                stdout_console().print(Text(printable(line)), soft_wrap=True)
         for method, description in conditions.items():
             stdout_console().print(Text(f"{printable(method)}: {description}", style="dim"), soft_wrap=True)
         stdout_console().print(Text(f"folder: {printable(str(plan.folder))}"), soft_wrap=True)

@@ -18,11 +18,12 @@ from celm.report.formatting import pluralise
 from celm.study.grid_result import Comparison
 from celm.study.local_pool import InThisProcess, ProcessPool
 from celm.study.methods import read_methods
+from celm.study.paired import PairedDifference, paired_differences, save_differences
 from celm.study.plan import GridKey, RunSpec, plan_comparison
 from celm.study.results import RunOutcome, existing_outcome
 from celm.study.scheduler import ProgressCallback, RunPool, run_all
 from celm.study.study_folder import write_comparison_manifest
-from celm.study.study_tables import build_compare_table, build_grid_table
+from celm.study.study_tables import build_compare_table, build_contribution_table, build_grid_table
 from celm.study.table import ResultTable, save_table
 
 if TYPE_CHECKING:
@@ -41,6 +42,16 @@ class ComparisonPlan:
     folder: Path
     title: str
     command: Sequence[str]
+
+
+@dataclass(frozen=True)
+class ComparisonTables:
+    """The tables of a comparison."""
+
+    accuracy: ResultTable
+    contributions: ResultTable
+    """Weights of clients, and fidelity to the true distribution."""
+    differences: Sequence[PairedDifference]
 
 
 def compare(
@@ -120,8 +131,8 @@ def make_plan(
 
 def run_plan(
     plan: ComparisonPlan, pool_factory: Callable[[], RunPool], callback: ProgressCallback | None = None
-) -> tuple[ResultTable, dict[GridKey, RunOutcome]]:
-    """Run what is missing, and write tables, manifest and errors."""
+) -> tuple[ComparisonTables, dict[GridKey, RunOutcome]]:
+    """Run what is missing, and write tables, manifest, errors and figures."""
     planned = {key: existing_outcome(spec) or RunOutcome(spec, None) for key, spec in plan.specs.items()}
     results = run_all(list(plan.specs.values()), pool_factory, _write_first(plan, planned, callback))
     outcomes = dict(zip(plan.specs, results, strict=True))
@@ -129,9 +140,14 @@ def run_plan(
         table = build_grid_table(outcomes, plan.title)
     else:
         table = build_compare_table({key[1:]: outcome for key, outcome in outcomes.items()}, plan.title)
+    contributions, differences = build_contribution_table(outcomes, plan.title), paired_differences(outcomes)
     save_table(table, plan.folder)
+    save_table(contributions, plan.folder, "contributions")
+    save_differences(differences, plan.title, plan.folder)
     write_comparison_manifest(plan.command, plan.title, outcomes, plan.folder)
-    return table, outcomes
+    if any(outcome.result for outcome in outcomes.values()):
+        Comparison(plan.folder).save_figures()
+    return ComparisonTables(table, contributions, differences), outcomes
 
 
 def raise_failures(outcomes: Mapping[GridKey, RunOutcome]) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
+from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +18,7 @@ from celm.report.study_settings import RunsByMethod, varying_settings
 from celm.report.study_view import find_runs, group_runs
 from celm.report.views import RunView
 from celm.runs.run import Run
+from celm.study.paired import paired_difference
 from celm.study.run_metrics import ACCURACY_METRICS, COST_METRICS, METRICS, compute_metric
 
 if TYPE_CHECKING:
@@ -185,6 +188,54 @@ class GridResult:
 
 class Comparison(GridResult):
     """The result of `celm compare`: methods over seeds, and over a grid of settings."""
+
+    def contributions(self) -> pd.DataFrame:
+        """Return the final weight of each client: one row per cell, seed and client."""
+        rows = [
+            {"row": row, "method": method, "seed": run.result.seed, "client": client, "weight": weight}
+            for row, methods in self._rows.items()
+            for method, runs in methods.items()
+            for run in runs
+            for client, weight in run.result.weights.items()
+        ]
+        return make_frame(rows, ["row", "method", "seed", "client", "weight"])
+
+    def differences(self) -> pd.DataFrame:
+        """Return paired differences between methods: mean over the common seeds, standard error, number of seeds."""
+        names = ["row", "method", "minus", "metric", "difference", "standard_error", "seeds"]
+        rows = []
+        for row, methods in self._rows.items():
+            for metric in ACCURACY_METRICS:
+                values = {
+                    method: {
+                        run.result.seed: value
+                        for run in runs
+                        if (value := getattr(run.result, metric)) is not None
+                    }
+                    for method, runs in methods.items()
+                }
+                for baseline, method in combinations(values, 2):
+                    if found := paired_difference(values[method], values[baseline]):
+                        rows.append(dict(zip(names, (row, method, baseline, metric, *found), strict=True)))
+        return make_frame(rows, names)
+
+    def save_figures(self) -> list[Path]:
+        """Write accuracy, curves and weights as SVG and PDF into the folder; several rows have figures of their own."""
+        from celm.report.style import save_figure
+
+        paths = []
+        for number, row in enumerate(self._rows, 1):
+            suffix = f"-{number}" if len(self._rows) > 1 else ""
+            for name, draw in (
+                ("accuracy", partial(self.plot_comparison, "accuracy")),
+                ("curves", self.plot_accuracy),
+                ("weights", self.plot_weights),
+            ):
+                axes = draw(row)
+                for file_format in ("svg", "pdf"):
+                    paths.append(self.folder / f"{name}{suffix}.{file_format}")
+                    save_figure(axes, paths[-1])
+        return paths
 
 
 class Study(GridResult):

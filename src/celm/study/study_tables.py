@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from celm.metrics.fairness import CollaborationGain, collaboration_gain
+from celm.metrics.fidelity import fidelity
+from celm.records.run_records import RunResult
 from celm.study.ground_truth import (
     AGREEMENT_MEASURES,
     REFERENCES,
@@ -24,6 +26,12 @@ from celm.study.scales import Scale, rows_for_scale, seeds_for_scale
 from celm.study.spec import StudySpec
 from celm.study.table import ResultTable, Statistic
 
+MIN_RANKED_SEEDS = 3
+"""Fewest seeds with which a comparison marks the best method."""
+MAX_WEIGHT_COLUMNS = 20
+"""Most clients whose weights are columns of a table."""
+FIDELITY_COLUMNS = {"jsd": "jensen_shannon", "hellinger": "hellinger"}
+"""Column to the field of `Fidelity`."""
 _GAIN, _SPREAD = "mean gain", "spread of gains"
 """What clients gain over training alone; see `celm.metrics.fairness`."""
 
@@ -103,7 +111,45 @@ def build_compare_table(outcomes: Mapping[tuple[str, int], RunOutcome], title: s
                 values, lower_is_better=lower_is_better, expected_count=num_seeds
             )
     columns = [name for name in (*ACCURACY_METRICS, _GAIN, _SPREAD) if any(name == key for _, key in ours)]
-    return ResultTable(title, methods, columns, ours, paper)
+    return ResultTable(title, methods, columns, ours, paper, min_ranked_count=MIN_RANKED_SEEDS)
+
+
+def build_contribution_table(outcomes: Mapping[GridKey, RunOutcome], title: str) -> ResultTable:
+    """Return methods, at each grid point, by the final weight of each client and the distance from the true data.
+
+    The distances compare the last evidence with the true class distribution, for methods that have evidence. With many
+    clients, the table has the distances alone.
+    """
+    results: dict[str, list[RunResult]] = {}
+    clients: dict[str, None] = {}
+    for (point, method, _), outcome in outcomes.items():
+        if outcome.result is not None:
+            results.setdefault(", ".join(filter(None, (point, method))), []).append(outcome.result)
+            clients |= dict.fromkeys(outcome.result.weights)
+    shown = list(clients) if len(clients) <= MAX_WEIGHT_COLUMNS else []
+    num_seeds = len({seed for _, _, seed in outcomes})
+    ours: dict[tuple[str, str], Statistic] = {}
+    for row, runs in results.items():
+        for client in shown:
+            if weights := [run.weights[client] for run in runs if client in run.weights]:
+                ours[row, client] = Statistic.from_values(weights, ranked=False, expected_count=num_seeds)
+        distances = [fidelity(run.counts, run.evidence) for run in runs if run.evidence]
+        for column, field in FIDELITY_COLUMNS.items():
+            if values := [value for found in distances if (value := getattr(found, field)) is not None]:
+                ours[row, column] = Statistic.from_values(
+                    values, percent=False, lower_is_better=True, expected_count=num_seeds
+                )
+    columns = [name for name in (*shown, *FIDELITY_COLUMNS) if any(name == key for _, key in ours)]
+    compare: Literal["rows", "none"] = "none" if any(point for point, _, _ in outcomes) else "rows"
+    return ResultTable(
+        f"{title}: weights of clients",
+        list(results),
+        columns,
+        ours,
+        {},
+        compare,
+        min_ranked_count=MIN_RANKED_SEEDS,
+    )
 
 
 def build_grid_table(outcomes: Mapping[GridKey, RunOutcome], title: str) -> ResultTable:
@@ -121,7 +167,7 @@ def build_grid_table(outcomes: Mapping[GridKey, RunOutcome], title: str) -> Resu
                 if values:
                     ours[label, method] = Statistic.from_values(values, expected_count=num_seeds)
                     rows = rows if label in rows else [*rows, label]
-    return ResultTable(title, rows, methods, ours, {}, "columns")
+    return ResultTable(title, rows, methods, ours, {}, "columns", min_ranked_count=MIN_RANKED_SEEDS)
 
 
 def _gains_over_standalone(

@@ -20,6 +20,17 @@ from celm.records.study_records import TableCell, TableFile
 
 _INCOMPLETE_MARK = "†"
 """Marks a statistic that has fewer values than expected."""
+_LATEX_MARK = r"$^\dagger$"
+_METRIC_HEADINGS = {
+    "accuracy": "Accuracy",
+    "balanced_accuracy": "Balanced accuracy",
+    "rare_class_accuracy": "Accuracy on rare classes",
+    "mean gain": "Mean gain",
+    "spread of gains": "Spread of gains",
+    "jsd": "Jensen-Shannon distance",
+    "hellinger": "Hellinger distance",
+}
+"""Column to its heading in LaTeX."""
 
 
 @dataclass(frozen=True)
@@ -88,6 +99,8 @@ class ResultTable:
     """Whether the rows of a column compete, or the columns of a row."""
     averaged_over: str = "seeds"
     """Units over which the means are taken."""
+    min_ranked_count: int = 1
+    """Fewest values of all competing statistics with which the best are marked."""
 
     def format_ours(
         self, row: str, column: str, separator: str = " ± ", incomplete_mark: str = _INCOMPLETE_MARK
@@ -129,6 +142,8 @@ class ResultTable:
         statistic = self.ours.get((row, column))
         if self.compare == "none" or statistic is None or not statistic.ranked or len(values) < 2:
             return 0
+        if min(rival.count for rival in statistics) < self.min_ranked_count:
+            return 0
         if statistic.rank_key == values[0]:
             return 1
         return 2 if statistic.rank_key == values[1] else 0
@@ -165,32 +180,44 @@ class ResultTable:
         return self._to_record().model_dump()
 
     def to_markdown(self) -> str:
-        lines = [f"**{_escape_markdown(self.title)}**", ""]
-        lines.append("| | " + " | ".join(map(_escape_markdown, self.columns)) + " |")
+        lines = [f"**{escape_markdown(self.title)}**", ""]
+        lines.append("| | " + " | ".join(map(escape_markdown, self.columns)) + " |")
         lines.append("|---" * (len(self.columns) + 1) + "|")
         for row in self.rows:
             cells = [
                 self._format_cell(row, column, ("**", "**"), ("<u>", "</u>"), " ± ", _INCOMPLETE_MARK)
                 for column in self.columns
             ]
-            lines.append(f"| {_escape_markdown(row)} | " + " | ".join(cells) + " |")
+            lines.append(f"| {escape_markdown(row)} | " + " | ".join(cells) + " |")
         lines += ["", self.note] if self.note else []
         return "\n".join(lines) + "\n"
 
     def to_latex(self) -> str:
-        lines = [r"\begin{tabular}{l" + "c" * len(self.columns) + "}", r"\toprule"]
-        lines += [" & ".join(["", *map(escape_latex, self.columns)]) + r" \\", r"\midrule"]
+        """Return a table with caption and label; it needs the package booktabs."""
+        caption = escape_latex(self.title)
+        if self.note:
+            caption = f"{caption}. {escape_latex(self.note).replace(_INCOMPLETE_MARK, _LATEX_MARK)}"
+        label = re.sub(r"[^a-z0-9]+", "-", self.title.lower()).strip("-")
+        lines = [r"\begin{table}[t]", r"\centering", rf"\caption{{{caption}}}", rf"\label{{tab:{label}}}"]
+        lines += [r"\begin{tabular}{l" + "c" * len(self.columns) + "}", r"\toprule"]
+        lines += [" & ".join(["", *map(self._latex_heading, self.columns)]) + r" \\", r"\midrule"]
         for row in self.rows:
             cells = [
                 self._format_cell(
-                    row, column, (r"\textbf{", "}"), (r"\underline{", "}"), r" $\pm$ ", r"$^\dagger$"
+                    row, column, (r"\textbf{", "}"), (r"\underline{", "}"), r" $\pm$ ", _LATEX_MARK
                 )
                 for column in self.columns
             ]
             lines.append(" & ".join([escape_latex(row), *cells]) + r" \\")
-        lines += [r"\bottomrule", r"\end{tabular}"]
-        lines += [r"\\ " + self.note.replace(_INCOMPLETE_MARK, r"$^\dagger$")] if self.note else []
-        return "\n".join(lines) + "\n"
+        return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", r"\end{table}"]) + "\n"
+
+    def _latex_heading(self, column: str) -> str:
+        """Return a column's name; metrics in plain words, with a percent sign if all values are percent."""
+        if column not in _METRIC_HEADINGS:
+            return escape_latex(column)
+        statistics = [statistic for (_, name), statistic in self.ours.items() if name == column]
+        unit = r" (\%)" if statistics and all(statistic.percent for statistic in statistics) else ""
+        return escape_latex(_METRIC_HEADINGS[column]) + unit
 
     def to_csv(self) -> str:
         text = io.StringIO()
@@ -238,10 +265,10 @@ def escape_latex(text: str) -> str:
     return "".join(_LATEX_ESCAPES.get(char, char) for char in " ".join(text.split()))
 
 
-def _escape_markdown(text: str) -> str:
+def escape_markdown(text: str) -> str:
     """Escape text for a cell of a Markdown table, on one line.
 
-    >>> print(_escape_markdown("fashion_mnist a|b <i>"))
+    >>> print(escape_markdown("fashion_mnist a|b <i>"))
     fashion_mnist a\\|b \\<i>
     """
     return _MARKDOWN_SPECIALS.sub(r"\\\g<0>", " ".join(text.split()))
