@@ -25,9 +25,9 @@ from celm.auditing.ledger import (
     Manifest,
     make_ledger,
     read_ledger,
-    sha256_hex,
 )
 from celm.auditing.result import Audit
+from celm.base.digests import bytes_sha256
 from celm.base.errors import CelmError
 from celm.base.files import dump_json, os_errors_as_celm_error, write_text
 from celm.base.json_files import read_json
@@ -107,7 +107,7 @@ def write_audit(
         write_text(path / name, content)
     ledger_text = dump_json(ledger, indent=2) + "\n"
     write_text(path / LEDGER_FILE, ledger_text)
-    return Audit(document, draft.files, path, sha256_hex(ledger_text.encode()))
+    return Audit(document, draft.files, path, bytes_sha256(ledger_text.encode()))
 
 
 def read_audit(folder: Path) -> Audit:

@@ -35,6 +35,7 @@ from torch import Tensor
 
 from celm.auditing.safetensors_header import check_header
 from celm.auditing.torch_archive import read_state_dict
+from celm.base.digests import bytes_sha256
 from celm.base.errors import CelmError
 from celm.base.text import format_exception, quote
 
@@ -89,7 +90,7 @@ def take_snapshot(path: Path, max_bytes: int) -> Snapshot:
         content = file.read(size + 1)  # one more byte shows whether the file grows
         if len(content) != size:
             raise CelmError("file changed while it was read")
-    return Snapshot(content, hashlib.sha256(content).hexdigest())
+    return Snapshot(content, bytes_sha256(content))
 
 
 def file_sha256(path: Path) -> str:

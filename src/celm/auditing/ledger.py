@@ -9,7 +9,6 @@ The audit prints the digest of the ledger. A member who keeps that digest can ch
 
 from __future__ import annotations
 
-import hashlib
 import os
 import platform
 from collections.abc import Mapping, Sequence
@@ -21,6 +20,7 @@ from typing import Any
 from celm import __version__
 from celm.auditing.checkpoint_reader import file_sha256
 from celm.auditing.sources import Source
+from celm.base.digests import bytes_sha256
 from celm.base.errors import CelmError
 from celm.base.json_files import read_json
 
@@ -128,7 +128,7 @@ def make_ledger(
         "settings": dict(settings),
         "inputs": dict(inputs),
         "files": [entry.to_json(folder) for entry in files],
-        "made": {name: sha256_hex(content.encode()) for name, content in outputs.items()},
+        "made": {name: bytes_sha256(content.encode()) for name, content in outputs.items()},
     }
 
 
@@ -140,11 +140,6 @@ def _package_versions() -> dict[str, str]:
         except PackageNotFoundError:
             continue
     return installed
-
-
-def sha256_hex(content: bytes) -> str:
-    """Return the SHA-256 of bytes in hexadecimal."""
-    return hashlib.sha256(content).hexdigest()
 
 
 def read_ledger(folder: Path) -> dict[str, Any]:

@@ -8,7 +8,6 @@ probes that are done; a file that has changed since is probed again.
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -20,6 +19,7 @@ from torch import Tensor, nn
 from celm.auditing.analysis import make_evidence_model
 from celm.auditing.checkpoint_loader import LoadedModel
 from celm.auditing.settings import AuditSettings
+from celm.base.digests import bytes_sha256
 from celm.base.errors import CelmError
 from celm.base.files import dump_json, read_tensors, tensor_digest, write_tensors
 from celm.core.calibration import Calibration
@@ -99,7 +99,7 @@ class CachedProber:
         self._transform = make_evidence_model(settings).transform
         values = settings.to_dict() | {"fixed_inputs": tensor_digest(fixed_inputs)}
         probe_settings = {name: value for name, value in values.items() if name not in _ANALYSIS_ONLY}
-        self._settings_digest = hashlib.sha256(dump_json(probe_settings).encode()).hexdigest()
+        self._settings_digest = bytes_sha256(dump_json(probe_settings).encode())
         noise = [
             model_noise(settings.seed, f"start-{r}", len(settings.classes), settings.input_shape)
             for r in range(settings.num_starts)
@@ -142,7 +142,7 @@ class CachedProber:
         return probe if self._cache_dir is None else replace(probe, inputs=None)
 
     def _cache_key(self, model_digest: str, previous_key: str) -> str:
-        return hashlib.sha256(f"{self._settings_digest}|{model_digest}|{previous_key}".encode()).hexdigest()
+        return bytes_sha256(f"{self._settings_digest}|{model_digest}|{previous_key}".encode())
 
     def _load(self, keys: Sequence[str], keep_inputs: bool) -> list[CachedProbe] | None:
         """Load a batch of probes; None if one is missing or damaged, because a batch is probed as a whole."""

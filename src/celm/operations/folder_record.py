@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+from celm.base.digests import bytes_sha256
 from celm.base.errors import CelmError
 from celm.base.files import os_errors_as_celm_error
 from celm.base.json_files import parse_jsonl
@@ -152,5 +152,5 @@ def _read_run(folder: Path) -> FolderRecord:
         classes,
         [MetricSeries("server", "accuracy", values)] if values else [],
         datetime.fromtimestamp(modified, UTC),
-        hashlib.sha256(content).hexdigest(),
+        bytes_sha256(content),
     )

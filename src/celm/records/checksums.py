@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from celm.base.digests import bytes_sha256
 from celm.base.errors import CelmError
 from celm.base.files import os_errors_as_celm_error
 
@@ -22,10 +23,6 @@ MODEL_FILE = "model.safetensors"
 _COVERED_FILES = ("settings.toml", "rounds.jsonl", MODEL_FILE)
 _UNCOVERED_KEYS = ("seconds", "sha256")
 _HINT = "restore it from a copy, or run the experiment again"
-
-
-def bytes_sha256(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()
 
 
 def run_file_sha256(path: Path) -> str:

@@ -9,7 +9,6 @@ changed or removed cannot be detected. `celm.records.federation_chain` chains se
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from celm.base.digests import bytes_sha256
 from celm.base.errors import CelmError
 from celm.base.files import dump_json, os_errors_as_celm_error
 from celm.base.json_files import parse_jsonl
@@ -37,7 +37,7 @@ class ChainFile:
     def parse(cls, path: Path, content: bytes | None) -> ChainFile:
         """Return the lines of `content`, which was read from `path`; None if there is no file."""
         records = parse_jsonl(content or b"", path)
-        digests = [_bytes_sha256(line) for line in (content or b"").split(b"\n")[: len(records)]]
+        digests = [bytes_sha256(line) for line in (content or b"").split(b"\n")[: len(records)]]
         return cls(path, records, digests, content is not None)
 
     @cached_property
@@ -74,11 +74,7 @@ class ChainFile:
 
 def json_digest(value: Mapping[str, Any]) -> str:
     """Return the SHA-256 of a line, or of settings, as one line of JSON."""
-    return _bytes_sha256(dump_json(value).encode())
-
-
-def _bytes_sha256(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()
+    return bytes_sha256(dump_json(value).encode())
 
 
 def last_line_digest(records: Sequence[Mapping[str, Any]]) -> str:

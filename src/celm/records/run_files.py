@@ -18,13 +18,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
+from celm.base.digests import bytes_sha256
 from celm.base.errors import CelmError
 from celm.base.files import os_errors_as_celm_error
 from celm.base.json_files import parse_jsonl, read_json, read_jsonl
 from celm.experiment.config import Experiment
 from celm.records.checksums import (
     MODEL_FILE,
-    bytes_sha256,
     check_sha256,
     check_values,
     run_file_sha256,

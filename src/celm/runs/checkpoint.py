@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 from typing import Any
 
 from torch import Tensor
 
+from celm.base.digests import bytes_sha256
 from celm.base.errors import CelmError
 from celm.base.files import dump_json
 from celm.base.state_serialisation import flatten_state, restore_state
@@ -69,7 +69,7 @@ def _config_digest(federation: Federation) -> str:
     """Return a digest of all settings that the results depend on."""
     tables = federation.experiment.to_dict()
     tables["run"].pop("workers", None)
-    return hashlib.sha256(dump_json(tables).encode()).hexdigest()
+    return bytes_sha256(dump_json(tables).encode())
 
 
 def _restore_federation_state(

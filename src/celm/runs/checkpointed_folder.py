@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from celm.base import locking
+from celm.base.digests import bytes_sha256
 from celm.base.errors import CelmError
 from celm.base.files import PRIVATE_FOLDER, dump_json, os_errors_as_celm_error, write_bytes, write_text
 from celm.base.json_files import append_jsonl, read_jsonl
-from celm.records.checksums import bytes_sha256, check_sha256
+from celm.records.checksums import check_sha256
 from celm.records.run_files import RoundFiles
 from celm.records.schema import make_line
 
