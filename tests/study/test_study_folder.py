@@ -99,6 +99,16 @@ def prepared(declared: Path) -> tuple[StudyFolder, dict[GridKey, RunSpec], dict[
     return found, cells, failed
 
 
+def test_files_that_a_kill_left_half_written_are_removed(declared: Path) -> None:
+    """Found by benchmarks/kills.py: a kill while the tables were written left one beside its place for ever."""
+    folder, _, _ = prepared(declared)
+    folder.path.mkdir()
+    (folder.path / ".table.json.73272ef6.part").write_text('{"cells": [')
+    folder.write({})
+    assert not list(folder.path.glob(".*.part"))
+    assert (folder.path / "table.json").exists()
+
+
 def test_what_has_ended_is_written_now_and_then(declared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found, cells, failed = prepared(declared)
     watch, errors = found.autosave(lambda _: None), declared.parent / "out" / "errors.json"

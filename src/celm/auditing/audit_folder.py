@@ -29,7 +29,7 @@ from celm.auditing.ledger import (
 from celm.auditing.result import Audit
 from celm.base.digests import bytes_sha256
 from celm.base.errors import CelmError
-from celm.base.files import dump_json, os_errors_as_celm_error, write_text
+from celm.base.files import dump_json, os_errors_as_celm_error, remove_partial_files, write_text
 from celm.base.json_files import read_json
 from celm.base.locking import exclusive
 
@@ -74,8 +74,7 @@ class AuditFolder:
             try:
                 with os_errors_as_celm_error(self.probes, "create"):
                     self.probes.mkdir(exist_ok=True)
-                for partial_file in (*self.path.glob(".*.part"), *self.probes.glob(".*.part")):
-                    partial_file.unlink(missing_ok=True)
+                remove_partial_files(self.path, self.probes)
                 yield
             except CelmError:
                 if self._is_new and not any(self.probes.iterdir()):

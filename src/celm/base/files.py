@@ -71,6 +71,14 @@ def write_bytes(path: Path, content: bytes, private: bool = False) -> None:
         fsync_directory(path.parent)
 
 
+def remove_partial_files(*folders: Path) -> None:
+    """Remove the files that `write_bytes` leaves if its process is killed. No other process may be writing there."""
+    for folder in folders:
+        for partial_file in folder.glob(".*.part"):
+            with suppress(OSError):
+                partial_file.unlink()
+
+
 def fsync_directory(folder: Path) -> None:
     """Make a rename in `folder` durable, if the file system supports it. Any other failure is an error."""
     try:

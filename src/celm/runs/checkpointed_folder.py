@@ -7,14 +7,21 @@ are done. Later lines of rounds.jsonl are from a round that did not finish, and 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from celm.base import locking
 from celm.base.digests import bytes_sha256
 from celm.base.errors import CelmError
-from celm.base.files import PRIVATE_FOLDER, dump_json, os_errors_as_celm_error, write_bytes, write_text
+from celm.base.files import (
+    PRIVATE_FOLDER,
+    dump_json,
+    os_errors_as_celm_error,
+    remove_partial_files,
+    write_bytes,
+    write_text,
+)
 from celm.base.json_files import append_jsonl, read_jsonl
 from celm.records.checksums import check_sha256
 from celm.records.run_files import RoundFiles
@@ -47,10 +54,7 @@ class CheckpointedFolder(RoundFiles):
 
     def remove_partial_files(self) -> None:
         """Remove partial files, which a kill during a write leaves."""
-        for folder in (self.path, self.checkpoints):
-            for partial_file in folder.glob(".*.part"):
-                with suppress(OSError):
-                    partial_file.unlink()
+        remove_partial_files(self.path, self.checkpoints)
 
     # --- rounds ---------------------------------------------------------------------------------------------
 

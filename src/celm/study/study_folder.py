@@ -24,7 +24,7 @@ from pathlib import Path
 from celm import __version__
 from celm.base import locking
 from celm.base.errors import CelmError
-from celm.base.files import dump_json, os_errors_as_celm_error, write_text
+from celm.base.files import dump_json, os_errors_as_celm_error, remove_partial_files, write_text
 from celm.records.schema import write_record
 from celm.records.study_records import RunKey, StudyManifest, read_study_manifest
 from celm.study.ground_truth import save_truth
@@ -98,6 +98,7 @@ class StudyFolder:
         `lock_timeout` is how many seconds to wait while another process writes; -1 waits without limit.
         """
         with self.lock(lock_timeout):
+            remove_partial_files(self.path)
             existing_outcomes = merge_existing(self.study, self.all_runs, new_outcomes)
             outcomes, self._metrics_by_run = compute_metrics(
                 self.study, existing_outcomes, self._metrics_by_run
