@@ -218,7 +218,9 @@ def test_data_list_and_check(tmp_path: Path, invoke: Invoke, monkeypatch: pytest
     assert (rows["digits"]["train"], rows["digits"]["test"]) == (1438, 359)
     lines = invoke("data", "list").stdout.splitlines()
     assert any(line.startswith("digits") for line in lines)
-    assert all(len(line) <= 80 for line in lines)
+    assert all(len(line) <= 80 for line in lines if not line.startswith("downloads:"))
+    # One line for each dataset, whatever the length of its folder.
+    assert [line.split()[0] for line in lines[1 : 1 + len(rows)]] == list(rows)
     checked = json.loads(invoke("data", "check", "digits", "--format=json").stdout)["checked"]
     assert [(report["name"], report["problems"]) for report in checked] == [("digits", [])]
     assert "good" in invoke("data", "check", "digits").stdout

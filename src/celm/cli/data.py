@@ -22,6 +22,7 @@ def data_list_command(format: options.FormatOption = Format.text) -> None:
       celm data list
     """
     from celm.data import inventory
+    from celm.data.files.locate import data_root
 
     rows = inventory.list_datasets()
     if format is Format.json:
@@ -55,7 +56,7 @@ def data_list_command(format: options.FormatOption = Format.text) -> None:
             overflow="fold",
         )
     for row in rows:
-        location = row.problem or str(row.folder or row.origin)
+        location = row.problem or ("here" if row.folder and row.origin != "bundled" else str(row.origin))
         table.add_row(
             escape(row.name),
             "" if row.train is None else f"{row.train:,}",
@@ -67,7 +68,8 @@ def data_list_command(format: options.FormatOption = Format.text) -> None:
         )
     terminal = stdout_console()
     terminal.print(table)
-    terminal.print("licences and more: celm data list --format json", style="dim", soft_wrap=True)
+    terminal.print(f"downloads: {escape(str(data_root()))}", style="dim", soft_wrap=True)
+    terminal.print("folders, licences and more: celm data list --format json", style="dim", soft_wrap=True)
 
 
 def data_get_command(name: Annotated[str, typer.Argument(help="Name of a dataset.")]) -> None:

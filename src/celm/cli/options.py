@@ -10,8 +10,8 @@ import typer
 
 from celm.base.errors import CelmError
 from celm.cli.output import Format
-from celm.data.registry import datasets
 from celm.experiment.config import Experiment, read_toml
+from celm.experiment.dataset_names import parse_dataset
 from celm.experiment.keywords import KEYWORDS
 from celm.experiment.overrides import apply_override, set_value
 from celm.experiment.presets import with_preset
@@ -26,7 +26,9 @@ class ProbeEngineName(StrEnum):
     ray = "ray"
 
 
-DatasetOption = Annotated[str | None, typer.Option(help="Dataset name, or a folder with your own data.")]
+DatasetOption = Annotated[
+    str | None, typer.Option(help="Dataset name, your own folder or table, or hf:OWNER/NAME.")
+]
 SplitOption = Annotated[str | None, typer.Option(help="How to divide the dataset among clients.")]
 ModelOption = Annotated[
     str | None, typer.Option(help="Model name, or pkg.module:factory for your own model.")
@@ -121,15 +123,9 @@ def experiment_from(
 
 
 def _set_dataset(tables: dict[str, Any], value: str) -> None:
-    """Set the dataset to a registered name or to a folder; a name wins over a folder of the same name."""
-    path = Path(value).expanduser()
-    if value in datasets.names() or ("/" not in value and not path.is_dir()):
-        set_value(tables, "dataset", "name", value)
-    elif path.is_dir():
-        set_value(tables, "dataset", "name", "folder")
-        set_value(tables, "dataset", "path", str(path.resolve()))
-    else:
-        raise CelmError(f"--dataset: there is no folder {value}")
+    """Set the dataset to a registered name, one of the hub, or the user's folder or file."""
+    for key, setting in parse_dataset(value, "--dataset").items():
+        set_value(tables, "dataset", key, setting)
 
 
 def log_targets(logs: list[str] | None) -> list[LogTarget]:

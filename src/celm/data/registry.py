@@ -27,6 +27,8 @@ datasets: Registry[DatasetSource] = Registry(
         "fedisic": "celm.data.sources.fedisic:FedIsic",
         "fedisic_features": "celm.data.sources.fedisic_features:FedIsicFeatures",
         "folder": "celm.data.sources.image_folder:ImageFolder",
+        "table": "celm.data.sources.table:Table",
+        "hf": "celm.data.sources.hub:HubDataset",
     },
 )
 

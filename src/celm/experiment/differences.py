@@ -12,7 +12,15 @@ import tomli_w
 
 from celm.experiment.config import Experiment
 
-_UNNAMED = {"run.seed", "split.seed", "run.workers", "run.threads", "run.device", "dataset.path"}
+_UNNAMED = {
+    "run.seed",
+    "split.seed",
+    "run.workers",
+    "run.threads",
+    "run.device",
+    "dataset.path",
+    "dataset.repo",
+}
 """Settings that have a place of their own in a name, or do not define another experiment."""
 _MAX_NAME_LENGTH = 120
 
@@ -42,7 +50,8 @@ def data_parts(experiment: Experiment) -> list[str]:
     >>> data_parts(Experiment(split={"name": "dirichlet", "alpha": 0.05}))
     ['digits', 'dirichlet-0.05']
     """
-    path = experiment.dataset.options.get("path")
+    options = experiment.dataset.options
+    path = options.get("path", options.get("repo"))
     dataset = (
         PurePath(path).name if isinstance(path, str) and PurePath(path).name else experiment.dataset.name
     )

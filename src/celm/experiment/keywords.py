@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel
 
 from celm.base.errors import CelmError
 from celm.data.registry import datasets
+from celm.experiment.dataset_names import parse_dataset
 from celm.experiment.presets import with_preset
 
 KEYWORDS = {
@@ -67,13 +67,10 @@ def _as_table(value: Any, table: str) -> dict[str, Any]:
 
 
 def _find_folder(dataset: Any) -> Any:
-    """Return the settings of a folder with the user's data if `dataset` is its path, else `dataset`."""
+    """Return the settings of a dataset that is a path or a name of the hub, else `dataset`."""
     if not isinstance(dataset, str | os.PathLike):
         return dataset
     text = os.fspath(dataset)
-    path = Path(text).expanduser()
-    if isinstance(dataset, str) and (text in datasets.names() or ("/" not in text and not path.is_dir())):
-        return dataset
-    if not path.is_dir():
-        raise CelmError(f"dataset: there is no folder {text}")
-    return {"name": "folder", "path": str(path.resolve())}
+    if isinstance(dataset, str):
+        return dataset if text in datasets.names() else parse_dataset(text)
+    return parse_dataset(text if "/" in text else f"./{text}")

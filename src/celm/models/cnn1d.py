@@ -26,7 +26,7 @@ _MIN_LENGTH = 32
 
 @dataclass(frozen=True)
 class Cnn1d(ModelFactory):
-    """Three convolutions over time and a linear head, for series of 32 values and more."""
+    """Three 1-D convolutions and a linear head, for sensors and sound."""
 
     channels: tuple[PositiveInt, PositiveInt, PositiveInt] = (32, 64, 64)
     """Output channels of the three convolutions."""

@@ -31,6 +31,8 @@ _PLAIN_NAMES = {
     "fedisic": "Fed-ISIC",
     "fedisic_features": "Fed-ISIC features",
     "folder": "own images",
+    "table": "own table",
+    "hf": "Hugging Face dataset",
     "heart": "heart disease",
     "hapt": "HAPT (30 people)",
     "fsdd": "FSDD (6 speakers)",
@@ -43,7 +45,7 @@ _METRICS = {
     "jsd": "Jensen-Shannon distance",
     "tpr": "true-positive rate",
 }
-_ORDINARY_WORDS = {"natural", "maverick", "digits", "folder", "heart"}
+_ORDINARY_WORDS = {"natural", "maverick", "digits", "folder", "table", "heart"}
 """Names that a title may also contain as ordinary words."""
 _WORDS = re.compile(
     rf"(?<![\w.+=-])({'|'.join(name for name in _PLAIN_NAMES if name not in _ORDINARY_WORDS)})"

@@ -71,27 +71,33 @@ def _apply_mirror(file: RemoteFile, dataset_name: str) -> RemoteFile:
 
 def _download_from_hub(info: DatasetInfo, folder: Path) -> None:
     """Download the parquet files of a Hugging Face repository to a folder beside `folder`, then move them."""
-    from huggingface_hub import snapshot_download
-
     temporary = folder.with_name(f"{folder.name}.part")
-    with os_errors_as_celm_error(temporary, "write to"):
-        temporary.mkdir(parents=True, exist_ok=True)
-    try:
-        snapshot_download(
-            info.hf_repo or "",
-            repo_type="dataset",
-            allow_patterns=["*.parquet"],
-            local_dir=temporary,
-            etag_timeout=20,
-        )
-    except Exception as error:  # the hub's client passes on any error of its transport
-        reason = truncate(single_line(str(error)), 200)
-        raise CelmError(f"cannot download {info.hf_repo} from the Hugging Face hub: {reason}") from error
+    fetch_parquet_files(info.hf_repo or "", temporary)
     with os_errors_as_celm_error(folder, "write to"):
         folder.mkdir(parents=True, exist_ok=True)
         for path in sorted(temporary.rglob("*.parquet")):
             path.replace(folder / path.name)
         fsync_directory(folder)
+
+
+def fetch_parquet_files(repo: str, folder: Path, revision: str | None = None) -> None:
+    """Download the parquet files of a Hugging Face dataset repository to `folder`, below their folders there."""
+    from huggingface_hub import snapshot_download
+
+    with os_errors_as_celm_error(folder, "write to"):
+        folder.mkdir(parents=True, exist_ok=True)
+    try:
+        snapshot_download(
+            repo,
+            repo_type="dataset",
+            revision=revision,
+            allow_patterns=["*.parquet"],
+            local_dir=folder,
+            etag_timeout=20,
+        )
+    except Exception as error:  # the hub's client passes on any error of its transport
+        reason = truncate(single_line(str(error)), 200)
+        raise CelmError(f"cannot download {repo} from the Hugging Face hub: {reason}") from error
 
 
 @contextmanager

@@ -119,6 +119,11 @@ def _is_struct(data: Any) -> bool:
     return bool(pa.types.is_struct(data.type))
 
 
+def has_image_column(path: Path) -> bool:
+    """Return whether a parquet file has images."""
+    return any(name in read_schema(path).names for name in _IMAGE_COLUMNS)
+
+
 def _find_image_column(path: Path) -> str:
     file_schema = read_schema(path)
     name = next((name for name in _IMAGE_COLUMNS if name in file_schema.names), None)

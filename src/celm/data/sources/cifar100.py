@@ -30,7 +30,7 @@ _ARCHIVE_SHA256 = "sha256:58a81ae192c23a4be8b1804d68e518ed807d710a4eb253b1f2a199
 
 @dataclass(frozen=True)
 class Cifar100(DatasetSource):
-    """Photographs of many kinds (CIFAR-100), 32x32 colour, 100 classes.
+    """Photographs (CIFAR-100), 32x32 colour, 100 classes.
 
     There are 50,000 training and 10,000 test images.
     """

@@ -30,9 +30,9 @@ _ARCHIVE_SHA256 = "sha256:c680098f5d2355ba7cc4bd8b0ca9e0a24c00ebe3b4c552208889a4
 
 @dataclass(frozen=True)
 class Fsdd(DatasetSource):
-    """Spoken digits of 6 speakers (FSDD), 32x32 log-mel spectrograms, 10 classes.
+    """Spoken digits of 6 speakers (FSDD), log-mel, 10 classes.
 
-    There are 2,700 training and 300 test recordings.
+    There are 2,700 training and 300 test recordings, as spectrograms of 32 bands x 32 frames.
     """
 
     defaults: ClassVar[Defaults] = Defaults(model="cnn", split="natural", rounds=50, lr=0.1)

@@ -15,13 +15,14 @@ from torch import Tensor
 
 from celm.base.errors import CelmError
 from celm.base.files import os_errors_as_celm_error
-from celm.base.text import quote
+from celm.data.client_names import check_client_names
 from celm.data.dataset import Dataset, DatasetSource, Defaults, hold_out
 from celm.data.files import parquet
 from celm.data.files.cache import load_or_compute
 from celm.data.files.class_folders import check_inside, list_class_images, read_contents
 from celm.data.files.images import Channels, decode_images
 from celm.data.files.locate import match_files
+from celm.data.files.parts import split_parts
 from celm.data.raw_images import RawImages
 
 _Labels = list[int] | list[str]
@@ -86,15 +87,7 @@ class ImageFolder(DatasetSource):
         return raw.to_dataset("folder", class_names, mean, std, client_ids, self.augment)
 
     def _read_parquet(self, root: Path, parquet_files: Sequence[Path]) -> tuple[_Subset, _Subset | None]:
-        test_files = [path for path in parquet_files if path.name.startswith("test")]
-        train_files = [path for path in parquet_files if path.name.startswith("train")]
-        if not train_files:
-            train_files = [path for path in parquet_files if path not in test_files]
-        if not train_files:
-            raise CelmError(f"{root} has test files but no train*.parquet")
-        for files in (train_files, test_files):
-            if (missing := parquet.find_missing_shard(files)) is not None:
-                raise CelmError(f"{root} is incomplete: the file {missing} is missing")
+        train_files, test_files = split_parts(root, parquet_files)
         train = replace(_parquet_subset(train_files), client_ids=self._read_client_ids(train_files))
         return train, _parquet_subset(test_files) if test_files else None
 
@@ -113,15 +106,7 @@ class ImageFolder(DatasetSource):
                 return None
             raise CelmError(f"{self.path} has training files with no column '{self.owner_column}'")
         values = parquet.read_column(files, self.owner_column)
-        names = tuple(f"client-{value}" if isinstance(value, int) else value.strip() for value in values)
-        for name in set(names):
-            # These become client names in tables, reports and logs.
-            if not 0 < len(name) <= 100 or not name.isprintable():
-                raise CelmError(
-                    f"column '{self.owner_column}' of {files[0]} has an unusable client name {quote(name)}",
-                    "use 1 to 100 printable characters",
-                )
-        return names
+        return check_client_names(values, self.owner_column, files[0])
 
     def _decode_subsets(
         self,
