@@ -50,7 +50,7 @@ class VisionTransformer(nn.Module):
 
 @dataclass(frozen=True)
 class Vit(ModelFactory):
-    """Vision transformer, ViT-B/16 by default, from random or pretrained weights."""
+    """Vision transformer (ViT-B/16), from random or pretrained weights."""
 
     weights: str | None = None
     """Pretrained weights: a folder or hub name, as in `google/vit-base-patch16-224`, with a new head. None: random."""
