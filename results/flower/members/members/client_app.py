@@ -1,4 +1,4 @@
-"""An ordinary Flower client. The member with partition 2 may misbehave, as the run's configuration says."""
+"""An ordinary Flower client. It may misbehave: as its node is configured; partition 2 also as the run is."""
 
 import torch
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
@@ -24,6 +24,7 @@ def fit(message: Message, context: Context) -> Message:
     config = context.run_config
     seed, partition = int(config["seed"]), int(context.node_config["partition-id"])
     behaviour = config["behaviour"] if partition == MISBEHAVING else "honest"
+    behaviour = str(context.node_config.get("behaviour", behaviour))
     number = int(message.content["config"]["server-round"])
     model = _load(message, seed)
     received = {name: tensor.clone() for name, tensor in model.state_dict().items()}
