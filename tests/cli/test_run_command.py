@@ -64,7 +64,7 @@ def test_text_is_one_screen_with_the_folder(invoke: Invoke) -> None:
     assert result.exit_code == 0
     assert result.stderr == ""
     for text in (
-        "digits, frm, celm, seed 42",
+        "digits, frm, 3 clients, steps 3, celm, seed 42",
         "client-2",
         "accuracy",
         "after 2 rounds",

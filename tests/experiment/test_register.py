@@ -42,6 +42,17 @@ def test_a_registered_rule_gives_what_the_rule_gives(tmp_path: Path) -> None:
         celm.Experiment(rule="plain_mean")
 
 
+@pytest.mark.usefixtures("registered")
+def test_a_study_of_your_own_takes_registered_names(tmp_path: Path) -> None:
+    (tmp_path / "mine.toml").write_text(
+        "title = 'mine'\nmetrics = ['accuracy']\nseeds = [1]\n[methods]\nfedavg = {}\nplain_mean = {}\n"
+        "[[rows]]\ndataset = 'digits'\nsplit = { name = 'iid', clients = 2 }\nrun = { rounds = 1 }\n"
+    )
+    study = celm.study(tmp_path / "mine.toml", out=tmp_path / "out")
+    accuracy = study.to_dataframe().set_index("method")["accuracy"]
+    assert accuracy["plain_mean"] == accuracy["fedavg"]
+
+
 def test_wrong_registrations_are_one_line() -> None:
     with pytest.raises(celm.CelmError, match="did you mean 'rules'"):
         celm.register("rule")

@@ -219,12 +219,13 @@ class _RoundProgress:
 def print_run(run: Run) -> None:
     """Print contributions and accuracy on one screen."""
     from celm.cli.tables import run_contribution_table
+    from celm.experiment.differences import run_title_parts
     from celm.records.class_evidence import claims_from_records
 
     metrics = run.metrics
     claims = claims_from_records(run.rounds)
     terminal = stdout_console()
-    title = f"{metrics['dataset']}, {metrics['split']}, {run.experiment.method}, seed {metrics['seed']}"
+    title = ", ".join([*run_title_parts(run.experiment), run.experiment.method, f"seed {metrics['seed']}"])
     terminal.print(run_contribution_table(run, claims, title))
     for k, client in ({} if claims is None else claims.sole_evidence).items():
         terminal.print(

@@ -10,7 +10,8 @@ from typing import Any
 
 import tomli_w
 
-from celm.experiment.config import Experiment
+from celm.experiment.component_config import SplitConfig
+from celm.experiment.config import Experiment, RunConfig
 
 _UNNAMED = {
     "run.seed",
@@ -84,6 +85,30 @@ def distinguishing_parts(experiment: Experiment) -> list[str]:
         else:
             parts.append(f"{key}-{_plain(value)}")
     return parts
+
+
+def run_title_parts(experiment: Experiment) -> list[str]:
+    """Return the words of a run's title: data, split, and settings of the training that differ from the defaults.
+
+    A run's settings are resolved, so those that depend on the dataset or the rule are left out.
+
+    >>> run_title_parts(Experiment(split={"name": "dirichlet", "alpha": 0.05, "clients": 10}, train={"batch": 32}))
+    ['digits', 'dirichlet 0.05', '10 clients', 'batch 32']
+    """
+    train = experiment.train.model_copy(update={"lr": None})
+    split = SplitConfig(clients=experiment.split.clients)
+    run = RunConfig(participation=experiment.run.participation)
+    shown = Experiment(split=split, train=train, probe=experiment.probe, run=run)
+    return [as_words(part) for part in (*data_parts(experiment), *distinguishing_parts(shown))]
+
+
+def as_words(part: str) -> str:
+    """Return a part of a folder's name as words of a title.
+
+    >>> as_words("dirichlet-0.05"), as_words("batch-32")
+    ('dirichlet 0.05', 'batch 32')
+    """
+    return part.replace("-", " ", 1)
 
 
 def method_parts(experiment: Experiment) -> list[str]:

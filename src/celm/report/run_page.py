@@ -8,6 +8,8 @@ from typing import Any
 
 from markupsafe import Markup
 
+from celm.experiment.config import Experiment
+from celm.experiment.differences import run_title_parts
 from celm.metrics.fidelity import fidelity, fidelity_to_uniform
 from celm.report.bar_figures import per_class_figure
 from celm.report.class_map import claims_map
@@ -30,7 +32,7 @@ from celm.report.contribution_table import (
 from celm.report.formatting import format_percent, join_percents, pluralise
 from celm.report.line_figures import accuracy_figure
 from celm.report.many_clients import limit_rows, order_rows, outer_clients, percent_decimals
-from celm.report.plain_names import plain_name
+from celm.report.plain_names import plain_label, plain_name
 from celm.report.rank_stability import RankStability, rank_stability
 from celm.report.round_history import count_used_rounds, freeze_round, list_exclusions
 from celm.report.shared_figures import draw_distribution, draw_evidence, draw_rounds
@@ -63,7 +65,7 @@ def run_page(view: RunView, probe_images: bool = False) -> str:
     evidence, counts = order_rows(view.evidence or {}, order), order_rows(result.counts, order)
     probes = draw_probes(view, order) if probe_images else None
     context = {
-        "title": f"{plain_name(result.dataset)}, {plain_name(result.split)}, {view.experiment.method}",
+        "title": ", ".join([*_title_parts(view.experiment), view.experiment.method]),
         "run": view,
         "result": result,
         "method": view.experiment.method,
@@ -206,3 +208,11 @@ def _weakest_class(view: RunView) -> tuple[str, float] | None:
     lowest, k = min(tested)
     is_unique = sum(accuracy == lowest for accuracy, _ in tested) == 1
     return (view.result.classes[k], lowest) if is_unique else None
+
+
+def _title_parts(experiment: Experiment) -> list[str]:
+    """Return the words of the title; names of datasets and splits are in plain words."""
+    dataset, *others = run_title_parts(experiment)
+    name, _, alpha = others[0].partition(" ") if others else ("", "", "")
+    split = plain_label(f"{name}_{alpha}") if alpha else plain_name(name)
+    return [plain_name(dataset), split, *others[1:]]

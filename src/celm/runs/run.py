@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from celm.base.errors import CelmError
 from celm.experiment.config import Experiment
+from celm.experiment.differences import run_title_parts
 from celm.experiment.objects import give_objects
 from celm.records.run_files import RunFiles
 from celm.records.run_records import CHECKSUM_FIELDS, RunResult
@@ -197,9 +198,7 @@ class Run(ContributionViews):
         return self.weights
 
     def _headline(self) -> str:
-        title = " ".join(
-            str(self.metrics[name]) for name in ("rule", "dataset", "split") if self.metrics[name]
-        )
+        title = " ".join([self.experiment.rule.name, *run_title_parts(self.experiment)])
         rounds = f"{self.metrics['rounds']} rounds"
         if not self.finished:
             rounds = f"{self.metrics['rounds']} of {pluralise(self.experiment.run.rounds or 0, 'round')}"

@@ -11,7 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 from celm.base.errors import CelmError
 from celm.experiment.config import Experiment
-from celm.experiment.differences import command_arguments, data_parts, distinguishing_parts, file_name
+from celm.experiment.differences import (
+    as_words,
+    command_arguments,
+    data_parts,
+    distinguishing_parts,
+    file_name,
+)
 from celm.experiment.objects import given_objects, warn_unsaved
 from celm.experiment.overrides import parse_toml_value, set_value, split_setting
 from celm.report.formatting import pluralise
@@ -120,11 +126,9 @@ def make_plan(
             specs[point, method, seed] = spec
     first = next(iter(specs.values())).experiment
     dataset, *split = data_parts(base if base.split.name or "split.name" in (grid or {}) else first)
-    others = [_as_words(part) for part in distinguishing_parts(base) if not part.endswith("-rounds")]
+    others = [as_words(part) for part in distinguishing_parts(base) if not part.endswith("-rounds")]
     rounds = pluralise(first.run.rounds or 0, "round")
-    title = ", ".join(
-        [dataset, *map(_as_words, split), *others, rounds, f"seeds {','.join(map(str, seeds))}"]
-    )
+    title = ", ".join([dataset, *map(as_words, split), *others, rounds, f"seeds {','.join(map(str, seeds))}"])
     repeat = command or _command(base, [method.label for method in chosen], seeds, grid or {}, preset)
     return ComparisonPlan(specs, folder, title, repeat)
 
@@ -241,15 +245,6 @@ def _with_values(base: Experiment, values: Mapping[str, Any]) -> Experiment:
     for setting, value in values.items():
         set_value(tables, *split_setting(setting), value)
     return Experiment.parse(tables)
-
-
-def _as_words(part: str) -> str:
-    """Return a part of a folder's name as words of a title.
-
-    >>> _as_words("dirichlet-0.05"), _as_words("batch-32")
-    ('dirichlet 0.05', 'batch 32')
-    """
-    return part.replace("-", " ", 1)
 
 
 def _command(
