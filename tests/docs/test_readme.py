@@ -163,6 +163,24 @@ def test_the_free_rider_is_last_and_the_sole_holder_first(tmp_path: Path) -> Non
 
 
 @pytest.mark.slow
+def test_a_research_task_takes_at_most_eight_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    block = re.search(r"```python\n(split = .*?)```", README, re.DOTALL)
+    assert block is not None
+    assert len(block[1].splitlines()) <= 8
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {"celm": celm}
+    exec(block[1], names)
+    frame = names["frame"]
+    assert sorted(set(frame["method"])) == ["celm", "celm+fedrs", "fedavg", "shapfed"]
+    assert len(frame) == 4 * 2
+    assert set(frame["rounds"]) == {20}
+    assert (tmp_path / "accuracy.pdf").read_bytes().startswith(b"%PDF")
+    folder = tmp_path / "compare" / "digits-dirichlet-0.05-20-rounds"
+    assert "celm+fedrs" in (folder / "table.md").read_text(encoding="utf-8")
+    assert names["comparison"].manifest.title.startswith("digits, dirichlet 0.05")
+
+
+@pytest.mark.slow
 def test_celm_loses_as_the_readme_says(tmp_path: Path) -> None:
     shown = re.search(r"FedAvg reaches ([\d.]+) % and CELM ([\d.]+) %", README)
     assert shown is not None
