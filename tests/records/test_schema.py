@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
+from resource import RUSAGE_SELF, getrusage
 from typing import Any
 
 import pytest
@@ -67,6 +69,16 @@ def test_another_version_is_one_line_that_says_what_to_do(
 def test_a_damaged_value_is_named(tmp_path: Path, changes: dict[str, Any], expected: str) -> None:
     with pytest.raises(CelmError, match=rf"result\.json is damaged: .*{expected}"):
         read_record(RunResult, result_file(tmp_path, **changes))
+
+
+def test_a_million_damaged_values_are_counted_and_not_listed(tmp_path: Path) -> None:
+    """Found by benchmarks/hostile_files.py: a list of the errors took 200 bytes for each byte of the file."""
+    path = result_file(tmp_path, per_class=[2] * 1_000_000)
+    before = getrusage(RUSAGE_SELF).ru_maxrss
+    with pytest.raises(CelmError, match=r"result\.json is damaged: 1,000,000 values are invalid"):
+        read_record(RunResult, path)
+    unit = 1 if sys.platform == "darwin" else 1024
+    assert (getrusage(RUSAGE_SELF).ru_maxrss - before) * unit < 1 << 30
 
 
 def test_numbers_that_are_not_finite_are_refused(tmp_path: Path) -> None:

@@ -20,6 +20,8 @@ Fraction = Annotated[float, Field(ge=0, le=1)]
 Amount = Annotated[float, Field(ge=0)]
 _MAX_ERROR_LENGTH = 300
 """Largest number of characters of what is wrong with a record, which may repeat any text of a file."""
+_MAX_LISTED_ERRORS = 10_000
+"""Largest number of errors to list for the first of them: pydantic takes more than a kilobyte for each."""
 
 
 class Schema(BaseModel):
@@ -105,6 +107,8 @@ def read_lines(record_type: type[_RecordT], path: Path) -> list[_RecordT]:
 
 
 def _first_error(error: ValidationError) -> str:
+    if error.error_count() > _MAX_LISTED_ERRORS:
+        return f"{error.error_count():,} values are invalid"
     first = error.errors()[0]
     location = ".".join(map(str, first["loc"]))
     text = (f"{location}: " if location else "") + first["msg"].removeprefix("Value error, ")
