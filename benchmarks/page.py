@@ -9,30 +9,19 @@ beside them. A benchmark without a report is shown as not measured yet.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import matplotlib.pyplot as plt
 
 from celm.base.files import write_text
+from markdown_tables import markdown_table
+from page_safety import render_hostile_files, render_kills
 
 FOLDER = Path("results/bench")
 MILLION = 1e6
 Json = Any
-
-
-def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return a Markdown table.
-
-    >>> print(markdown_table(["a", "b"], [["1", "2"]]))
-    | a | b |
-    |---|---|
-    | 1 | 2 |
-    """
-    lines = [header, ["---"] * len(header), *rows]
-    first, second, *rest = ["| " + " | ".join(line) + " |" for line in lines]
-    return "\n".join([first, second.replace(" ", ""), *rest])
 
 
 def format_spread(stats: Json, digits: int = 2) -> str:
@@ -331,6 +320,8 @@ SECTIONS: dict[str, tuple[str, Callable[[Json], str]]] = {
     "server_step": ("The server step of each rule", render_server_step),
     "flower_overhead": ("Overhead of the Flower strategy", render_flower_overhead),
     "audit_memory": ("Memory of an audit", render_audit_memory),
+    "hostile_files": ("Hostile files", render_hostile_files),
+    "kills": ("Kills at random moments", render_kills),
 }
 
 

@@ -119,3 +119,8 @@ def test_the_page_of_benchmarks_is_that_of_their_reports(
     monkeypatch.chdir(tmp_path)
     load_script("benchmarks/page.py").main()
     assert (tmp_path / "results/bench/README.md").read_text() == read("bench/README.md")
+
+
+def test_the_costs_of_hostile_files_are_those_of_their_report(load_script: Load) -> None:
+    table = load_script("benchmarks/page_safety.py").render_worst_files(read("bench/hostile_files.json"))
+    assert table in (RESULTS.parent / "SECURITY.md").read_text()
