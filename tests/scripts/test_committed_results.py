@@ -7,6 +7,7 @@ import re
 import shutil
 import tomllib
 from collections.abc import Callable, Iterator
+from itertools import permutations
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -124,3 +125,25 @@ def test_the_page_of_benchmarks_is_that_of_their_reports(
 def test_the_costs_of_hostile_files_are_those_of_their_report(load_script: Load) -> None:
     table = load_script("benchmarks/page_safety.py").render_worst_files(read("bench/hostile_files.json"))
     assert table in (RESULTS.parent / "SECURITY.md").read_text()
+
+
+def test_tables_of_natural_clients_are_those_of_their_runs(load_script: Load) -> None:
+    page = read("natural/README.md")
+    tables = load_script("results/natural/summarise.py").tables()
+    assert {"heart, accuracy", "heart, clients", "heart, agreement"} <= set(tables)
+    for title, lines in tables.items():
+        assert "\n".join(lines) in page, title
+
+
+def test_committed_shapley_values_are_means_over_all_orders_of_arrival() -> None:
+    truths = read("natural/truth.json")["truth"]
+    assert len(truths) >= 10
+    for truth in truths:
+        worth = {frozenset(map(int, name.split("+"))): value for name, value in truth["worth"].items()}
+        orders = list(permutations(range(len(truth["shapley"]))))
+        gained = [0.0] * len(truth["shapley"])
+        for order in orders:
+            for place, client in enumerate(order):
+                before = worth.get(frozenset(order[:place]), 0.0)
+                gained[client] += (worth[frozenset(order[: place + 1])] - before) / len(orders)
+        assert list(truth["shapley"].values()) == pytest.approx(gained)
