@@ -38,14 +38,14 @@ def outcomes(tmp_path: Path) -> dict[GridKey, RunOutcome]:
 
 def test_weights_are_means_over_seeds(outcomes: dict[GridKey, RunOutcome]) -> None:
     table = build_contribution_table(outcomes, "digits")
-    assert table.columns == ["north", "south", "jsd", "hellinger"]
+    assert table.columns == ["north", "south", "Jensen-Shannon distance", "Hellinger distance"]
     north = table.ours["celm", "north"]
     assert (north.mean, north.std) == (pytest.approx(0.5), pytest.approx(0.25))
     assert table.rank("celm", "north") == 0
 
 
 def test_fidelity_is_the_distance_from_the_true_distribution(outcomes: dict[GridKey, RunOutcome]) -> None:
-    found = build_contribution_table(outcomes, "digits").ours["celm", "jsd"]
+    found = build_contribution_table(outcomes, "digits").ours["celm", "Jensen-Shannon distance"]
     true = np.ravel(list(COUNTS.values())) / 60
     distances = [
         jensenshannon(true, np.ravel(list(q.values())) / np.sum(list(q.values()))) for q in EVIDENCE.values()
@@ -53,7 +53,7 @@ def test_fidelity_is_the_distance_from_the_true_distribution(outcomes: dict[Grid
     assert distances[0] == pytest.approx(0)
     assert found.mean == pytest.approx(np.mean(distances))
     assert found.is_incomplete
-    assert ("fedavg", "jsd") not in build_contribution_table(outcomes, "digits").ours
+    assert ("fedavg", "Jensen-Shannon distance") not in build_contribution_table(outcomes, "digits").ours
 
 
 def test_paired_differences_are_those_of_a_paired_test(

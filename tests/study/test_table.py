@@ -48,7 +48,7 @@ def test_figures_with_fewer_seeds_than_meant_are_marked_and_explained():
     assert markdown.count("†") == 2
     assert markdown.endswith("\n† 1 of 3 seeds\n")
     assert r"50.00$^\dagger$" in latex
-    assert r"\caption{a title. $^\dagger$ 1 of 3 seeds}" in latex
+    assert r"\caption{a title. Mean $\pm$ standard deviation over seeds. $^\dagger$ 1 of 3 seeds}" in latex
     assert [cell["meant"] for cell in table.to_json()["cells"]] == [3] * 4
     assert "†" not in replace(table, ours=OURS).to_markdown()
 
@@ -187,7 +187,7 @@ def test_labels_stay_text_in_latex(row, column):
 
 def test_latex_has_a_caption_a_label_and_headings_in_words():
     text = TABLE.to_latex()
-    assert r"\caption{a title}" in text
+    assert r"\caption{a title. Mean $\pm$ standard deviation over seeds.}" in text
     assert r"\label{tab:a-title}" in text
     assert r" & Accuracy (\%) \\" in text
     assert text.startswith(r"\begin{table}[t]")

@@ -30,7 +30,7 @@ MIN_RANKED_SEEDS = 3
 """Fewest seeds with which a comparison marks the best method."""
 MAX_WEIGHT_COLUMNS = 20
 """Most clients whose weights are columns of a table."""
-FIDELITY_COLUMNS = {"jsd": "jensen_shannon", "hellinger": "hellinger"}
+FIDELITY_COLUMNS = {"Jensen-Shannon distance": "jensen_shannon", "Hellinger distance": "hellinger"}
 """Column to the field of `Fidelity`."""
 _GAIN, _SPREAD = "mean gain", "spread of gains"
 """What clients gain over training alone; see `celm.metrics.fairness`."""
@@ -142,7 +142,7 @@ def build_contribution_table(outcomes: Mapping[GridKey, RunOutcome], title: str)
     columns = [name for name in (*shown, *FIDELITY_COLUMNS) if any(name == key for _, key in ours)]
     compare: Literal["rows", "none"] = "none" if any(point for point, _, _ in outcomes) else "rows"
     return ResultTable(
-        f"{title}: weights of clients",
+        f"{title}: weights of clients (%)",
         list(results),
         columns,
         ours,

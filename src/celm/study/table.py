@@ -27,8 +27,6 @@ _METRIC_HEADINGS = {
     "rare_class_accuracy": "Accuracy on rare classes",
     "mean gain": "Mean gain",
     "spread of gains": "Spread of gains",
-    "jsd": "Jensen-Shannon distance",
-    "hellinger": "Hellinger distance",
 }
 """Column to its heading in LaTeX."""
 
@@ -195,8 +193,9 @@ class ResultTable:
     def to_latex(self) -> str:
         """Return a table with caption and label; it needs the package booktabs."""
         caption = escape_latex(self.title)
+        caption += rf". Mean $\pm$ standard deviation over {escape_latex(self.averaged_over)}."
         if self.note:
-            caption = f"{caption}. {escape_latex(self.note).replace(_INCOMPLETE_MARK, _LATEX_MARK)}"
+            caption = f"{caption} {escape_latex(self.note).replace(_INCOMPLETE_MARK, _LATEX_MARK)}"
         label = re.sub(r"[^a-z0-9]+", "-", self.title.lower()).strip("-")
         lines = [r"\begin{table}[t]", r"\centering", rf"\caption{{{caption}}}", rf"\label{{tab:{label}}}"]
         lines += [r"\begin{tabular}{l" + "c" * len(self.columns) + "}", r"\toprule"]
