@@ -1,4 +1,4 @@
-"""What an operator gets if one member idles from round 6 on and another sends NaN: python -m results.flower.consortium.
+"""What an operator gets if one member idles from round 6 on and another sends NaN: results/flower/consortium.py.
 
 A real deployment on loopback as in `behaviours.py`: a SuperLink with TLS, five SuperNodes with registered keys, and
 12 rounds of the app in `members/`. `east` is idle from round 6 on, `west` sends NaN in every round. A local HTTP server
@@ -21,7 +21,9 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from results.flower.behaviours import APP, NAMES, ROUNDS, SEED
+sys.path.insert(0, str(Path(__file__).parents[2]))  # for tests.support
+
+from behaviours import APP, NAMES, ROUNDS, SEED
 from tests.support.deployment import BIN, PATIENCE, deployment
 from tests.support.http_receiver import http_receiver
 
