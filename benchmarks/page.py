@@ -17,25 +17,12 @@ import matplotlib.pyplot as plt
 
 from celm.base.files import write_text
 from markdown_tables import markdown_table
+from page_federations import render_large_round, render_many_nodes
 from page_safety import render_hostile_files, render_kills
+from page_tables import Json, describe_environment, format_spread
 
 FOLDER = Path("results/bench")
 MILLION = 1e6
-Json = Any
-
-
-def format_spread(stats: Json, digits: int = 2) -> str:
-    """Return the median with minimum and maximum as text."""
-    return f"{stats['median']:.{digits}f} ({stats['least']:.{digits}f} to {stats['most']:.{digits}f})"
-
-
-def describe_environment(report: Json) -> str:
-    machine = report["machine"]
-    load = ", ".join(f"{value:.1f}" for value in machine["load_before"])
-    return (
-        f"{machine['cpu']}, {machine['usable_cores']} cores, {machine['vector_instructions']}, torch"
-        f" {machine['torch']}; load before: {load}."
-    )
 
 
 def render_training(reports: Json) -> str:
@@ -319,6 +306,8 @@ SECTIONS: dict[str, tuple[str, Callable[[Json], str]]] = {
     "averaging": ("The weighted mean", render_averaging),
     "server_step": ("The server step of each rule", render_server_step),
     "flower_overhead": ("Overhead of the Flower strategy", render_flower_overhead),
+    "large_round": ("A round of many clients with a model of 100 MB", render_large_round),
+    "many_nodes": ("A federation of many nodes, some of which fail", render_many_nodes),
     "audit_memory": ("Memory of an audit", render_audit_memory),
     "hostile_files": ("Hostile files", render_hostile_files),
     "kills": ("Kills at random moments", render_kills),

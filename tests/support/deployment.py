@@ -139,8 +139,8 @@ class Deployment:
 
     # --- parts --------------------------------------------------------------------------------------------------
 
-    def superlink(self) -> None:
-        at = ("--host", "127.0.0.1", "--port", self.port, "--database", self.folder / "state.db")
+    def superlink(self, database: str | None = None) -> None:
+        at = ("--host", "127.0.0.1", "--port", self.port, "--database", database or self.folder / "state.db")
         how: tuple[object, ...] = ("--insecure",)
         if self.secure:
             how = (
