@@ -29,7 +29,7 @@ from celm.rules.rule import ServerContext
 
 @dataclass(frozen=True)
 class ClaimClass(ClassForgery):
-    """Adds to head rows of classes that it lacks, unseen by sums over classes.
+    """Adds to head rows of classes that it lacks.
 
     It knows head evidence, and keeps the sum of changes over classes as honest training leaves it.
     """
