@@ -200,7 +200,7 @@ def test_command_prints_one_json_document_and_saves_the_tables(tmp_path):
     differences = {f"differences.{kind}" for kind in ("md", "tex", "csv")}
     assert names == tables | figures | differences | {"study.json", "errors.json"}
     assert {cell["place"] for cell in found["cells"]} == {0}
-    assert len(found["differences"]) == 3 * 2
+    assert len(found["differences"]) == 3 * 3
 
 
 @pytest.mark.slow
