@@ -84,10 +84,13 @@ def client_table(dataset: str) -> list[str]:
 
 
 def agreement_table(dataset: str, utility: str = "accuracy") -> list[str]:
-    """Return the agreement of weights, and of the numbers of samples, with the Shapley values of the same seed."""
+    """Return the agreement of weights and sizes with the Shapley and leave-one-out values of the same seed."""
     truths, runs = load_truth(dataset, utility), load_runs(dataset)
     sizes = {client: sum(own) for client, own in next(iter(runs["fedavg"].values()))["counts"].items()}
-    lines = ["| weights | Pearson | Spearman | top-1 | bottom-1 |", "|---|---|---|---|---|"]
+    lines = [
+        "| weights | Pearson | Spearman | top-1 | bottom-1 | leave-one-out: Pearson | Spearman |",
+        "|---|---|---|---|---|---|---|",
+    ]
     for method, title in METHODS.items():
         estimates = [runs[method][truth["seed"]]["weights"] for truth in truths]
         lines.append(f"| {title} | {_agreement(estimates, truths)} |")
@@ -96,13 +99,13 @@ def agreement_table(dataset: str, utility: str = "accuracy") -> list[str]:
 
 
 def _agreement(estimates: list[dict[str, float]], truths: list[dict[str, Any]]) -> str:
-    """Return the four measures as table cells; correlations of constant estimates count as 0."""
+    """Return six measures as table cells; correlations of constant estimates count as 0."""
+    measures = [(measure, "shapley") for measure in (pearson, spearman, top_hit, bottom_hit)]
+    measures += [(pearson, "leave_one_out"), (spearman, "leave_one_out")]
     cells = []
-    for measure in (pearson, spearman, top_hit, bottom_hit):
-        values = [
-            measure(estimate, truth["shapley"]) or 0.0
-            for estimate, truth in zip(estimates, truths, strict=True)
-        ]
+    for measure, reference in measures:
+        pairs = zip(estimates, truths, strict=True)
+        values = [measure(estimate, truth[reference]) or 0.0 for estimate, truth in pairs]
         cells.append(format_spread(values, 2))
     return " | ".join(cells)
 
