@@ -8,6 +8,8 @@ of the folder must be those of a command that nobody killed, except locks and me
 
 Processes are forked from one that has imported celm already, so that kills meet the work and not the imports. The runs
 of the study are in the process of the command; tests/study/test_scheduler.py kills a study with worker processes.
+
+The figures of results/bench were measured before MAX_KILLS was 4: a trial could have 100 kills.
 """
 
 from __future__ import annotations

@@ -47,8 +47,14 @@ def render_worst_files(report: Json) -> str:
 
 def render_kills(report: Json) -> str:
     """Return a table of both commands: kills, trials, and differences."""
-    rows = [
-        [f"`celm {name}`"] + [str(row[key]) for key in ("kills", "trials", "files_compared", "different")]
-        for name, row in report.items()
+    keys = ("kills", "trials", "most_kills_of_a_trial", "files_compared", "different")
+    header = [
+        "command",
+        "kills",
+        "trials",
+        "most kills of a trial",
+        "files compared",
+        "trials with a difference",
     ]
-    return markdown_table(["command", "kills", "trials", "files compared", "trials with a difference"], rows)
+    rows = [[f"`celm {name}`", *(str(row[key]) for key in keys)] for name, row in report.items()]
+    return markdown_table(header, rows)
