@@ -21,16 +21,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))  # for support
+sys.path.insert(0, str(Path(__file__).parents[1]))  # for tests.support
 
 import torch
 from flwr.app import Array, ArrayRecord, Message
 from flwr.serverapp.strategy import FedAvg
+from tests.support.small_grid import SmallGrid, reply
 
 from celm.flower import CelmStrategy
 from celm.models import build_model
 from celm.models.state_dict import get_state
-from support.small_grid import SmallGrid, reply
 from timing import describe_machine, peak_megabytes
 
 SHAPE, CLASSES, WIDTHS = (3, 32, 32), 10, [4096, 3000]

@@ -18,15 +18,19 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from functools import partial
+from importlib import import_module
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2]))  # for tests.support
 
 from behaviours import APP, NAMES, ROUNDS, SEED
+from flwr.app import Context, RecordDict
 from tests.support.deployment import BIN, PATIENCE, deployment
 from tests.support.http_receiver import http_receiver
+from tests.support.small_grid import Client, SmallGrid
 
+_Config = dict[str, bool | float | int | str]
 OUT = Path(__file__).with_suffix("")
 BEHAVIOURS = {"east": "idle", "west": "nan"}
 RECORD = ("settings.json", "names.json", "rounds.jsonl", "evaluations.jsonl", "times.jsonl", "metrics.prom")
@@ -58,22 +62,23 @@ def run_federation(folder: Path) -> list[dict[str, object]]:
 
 def run_in_process(folder: Path) -> list[dict[str, object]]:
     """Do the same without SuperLink and SuperNodes: the grid calls the app's functions."""
-    sys.path[:0] = [str(APP), str(APP.parents[2] / "tests")]
-    from flwr.app import Context, Message, RecordDict
-    from members import client_app, server_app
-
-    from support.small_grid import SmallGrid
-
+    sys.path.insert(0, str(APP))
+    client_app, server_app = (import_module(f"members.{name}") for name in ("client_app", "server_app"))
     os.environ["no_proxy"] = "127.0.0.1"
 
-    def member(partition: int, name: str, run_config: dict[str, object]) -> Callable[[Message], Message]:
-        node_config = {"partition-id": partition, "behaviour": BEHAVIOURS.get(name, "honest")}
-        context = Context(1, partition, node_config, RecordDict(), run_config)
-        return lambda message: client_app.fit(message, context)
+    def member(partition: int, name: str, run_config: _Config) -> Client:
+        node_config: _Config = {"partition-id": partition, "behaviour": BEHAVIOURS.get(name, "honest")}
+        return partial(client_app.fit, context=Context(1, partition, node_config, RecordDict(), run_config))
 
     with http_receiver() as (url, received):
         state, webhook = str(folder / "consortium"), f"{url}/hooks/celm"
-        config = {"rounds": ROUNDS, "seed": SEED, "behaviour": "honest", "state": state, "webhook": webhook}
+        config: _Config = {
+            "rounds": ROUNDS,
+            "seed": SEED,
+            "behaviour": "honest",
+            "state": state,
+            "webhook": webhook,
+        }
         grid = SmallGrid({name: member(partition, name, config) for partition, name in enumerate(NAMES)})
         server_app.main(grid, Context(1, 0, {}, RecordDict(), config))
         return [dict(message["body"]) for message in received]

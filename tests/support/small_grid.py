@@ -92,7 +92,7 @@ def reply(message: Message, arrays: ArrayRecord, **metrics: Any) -> Message:
 
 
 def arrays_of(message: Message) -> dict[str, torch.Tensor]:
-    return dict(message.content["arrays"].to_torch_state_dict())
+    return dict(message.content.array_records["arrays"].to_torch_state_dict())
 
 
 def learner(shift: float, **metrics: Any) -> Client:
@@ -110,4 +110,4 @@ def learner(shift: float, **metrics: Any) -> Client:
 
 
 def config_of(message: Message) -> ConfigRecord:
-    return message.content["config"]
+    return message.content.config_records["config"]
