@@ -277,7 +277,7 @@ def test_the_hub_is_asked_for_parquet_and_its_failures_are_one_line(
         2,
         "free",
         ((1, 1),),
-        (FileLayout("parquet", {"train": ("train*.parquet",)}),),
+        layouts=(FileLayout("parquet", {"train": ("train*.parquet",)}),),
         hf_repo="a/b",
     )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -36,9 +36,17 @@ class Sized(FedAvg):
     factor: float = 1.0
 
 
-def small_net(input_shape: tuple[int, ...], classes: int, width: int = 8) -> nn.Module:
-    size = int(np.prod(input_shape))
-    return nn.Sequential(nn.Flatten(), nn.Linear(size, width), nn.ReLU(), nn.Linear(width, classes))
+def _make_local_factory() -> Callable[..., nn.Module]:
+    """Return a factory that no process can import, wherever the tests are."""
+
+    def small_net(input_shape: tuple[int, ...], classes: int, width: int = 8) -> nn.Module:
+        size = int(np.prod(input_shape))
+        return nn.Sequential(nn.Flatten(), nn.Linear(size, width), nn.ReLU(), nn.Linear(width, classes))
+
+    return small_net
+
+
+small_net = _make_local_factory()
 
 
 @pytest.fixture(autouse=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -57,9 +57,9 @@ def built(monkeypatch: pytest.MonkeyPatch) -> Counter[tuple[str, str]]:
     counts: Counter[tuple[str, str]] = Counter()
     build = Registry.build
 
-    def counted(self: Registry[Any], name: str, options: Mapping[str, Any]) -> Any:
+    def counted(self: Registry[Any], name: str, *settings: Any) -> Any:
         counts[self.kind, name] += 1
-        return build(self, name, options)
+        return build(self, name, *settings)
 
     monkeypatch.setattr(Registry, "build", counted)
     return counts

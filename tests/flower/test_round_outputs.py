@@ -233,9 +233,9 @@ def test_the_last_uploads_are_kept_and_can_be_audited(
         if os.name == "posix":
             assert stat.S_IMODE(folder.stat().st_mode) == 0o700
             assert {stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir()} == {0o600}
-    (tmp_path / "nets.py").write_text("from support.small_grid import network\n")
+    (tmp_path / "uploaded_nets.py").write_text("from support.small_grid import network\n")
     monkeypatch.syspath_prepend(str(tmp_path))
-    options = ("--model=nets:network", "--input-shape=6", "--classes=3")
+    options = ("--model=uploaded_nets:network", "--input-shape=6", "--classes=3")
     done = invoke("audit", "--clients", uploads, *options, "--out", tmp_path / "audit", "--format=json")
     assert done.exit_code == 0, done.output
     assert set(json.loads(done.stdout)["scores"]) == {"a", "b", "c"}

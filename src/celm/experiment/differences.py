@@ -105,10 +105,10 @@ def run_title_parts(experiment: Experiment) -> list[str]:
 def as_words(part: str) -> str:
     """Return a part of a folder's name as words of a title.
 
-    >>> as_words("dirichlet-0.05"), as_words("batch-32")
-    ('dirichlet 0.05', 'batch 32')
+    >>> as_words("dirichlet-0.05"), as_words("batch-32"), as_words("1-clients")
+    ('dirichlet 0.05', 'batch 32', '1 client')
     """
-    return part.replace("-", " ", 1)
+    return re.sub(r"^1 (\w+)s$", r"1 \1", part.replace("-", " ", 1))
 
 
 def method_parts(experiment: Experiment) -> list[str]:
