@@ -3,7 +3,7 @@
 The script reads the files of truths.py and estimators.py, collects them in truth.json beside this file, and writes
 table.md. Federations whose truth is not complete are left out; those of truth.json need no files. The standard errors
 are over rows, each the mean of its seeds; differences are paired by rows. With `--many` it does so for the study
-many_clients.toml, with many_clients.json and many_clients.md.
+many_clients.toml. The means are also in table.json, or many_clients_table.json.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from celm.base.files import write_text
+from celm.base.files import dump_json, write_text
 from celm.core.evidence import scores
 from celm.study.ground_truth import AGREEMENT_MEASURES, measure_agreement, truth_from_worth
 from celm.study.spec import load_study
@@ -126,6 +126,14 @@ def agreements(
     }
 
 
+def summarise(values: Sequence[float]) -> dict[str, float | None]:
+    """Return the mean and its standard error."""
+    return {
+        "mean": mean(values),
+        "error": stdev(values) / math.sqrt(len(values)) if len(values) > 1 else None,
+    }
+
+
 def with_error(values: Sequence[float]) -> str:
     """Return mean and standard error, such as 0.81 ± 0.08."""
     error = f" ± {stdev(values) / math.sqrt(len(values)):.2f}" if len(values) > 1 else ""
@@ -179,7 +187,7 @@ def main() -> None:
     parser.add_argument("--estimates", type=Path, default=Path("runs/head/estimates"))
     options = parser.parse_args()
     stored, table, selections = (
-        ("many_clients.json", "many_clients.md", MANY)
+        ("many_clients.json", "many_clients_table.md", MANY)
         if options.many
         else ("truth.json", "table.md", SELECTIONS)
     )
@@ -196,6 +204,15 @@ def main() -> None:
     for selection in MANY if options.many else SELECTIONS[:1]:
         text += format_rows(federations, selection)
     write_text(HERE / table, "\n".join(text))
+    correlations = {
+        selection[0]: {
+            column: summarise(list(by_measure["Pearson"].values()))
+            for column, by_measure in agreements(federations, selection).items()
+        }
+        for selection in selections
+    }
+    document = {"federations": counts, "pearson": correlations}
+    write_text((HERE / table).with_suffix(".json"), dump_json(document, indent=1) + "\n")
 
 
 if __name__ == "__main__":
