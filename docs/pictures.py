@@ -18,11 +18,12 @@ from celm.report import save_figure, shares_figure
 from celm.report.style import INK, LINE, MUTED, PALETTE, figure_style
 
 ASSETS = Path(__file__).parent / "assets"
-ESTIMATORS = Path(__file__).parents[1] / "results/trust/estimators/table.json"
+ESTIMATORS = Path(__file__).parents[1] / "results/trust/head/table.json"
 NAMES = {
-    "celm calibrated": "CELM, calibrated evidence",
+    "head": "head evidence",
+    "calibrated": "CELM, calibrated evidence",
     "celm": "CELM",
-    "data_size": "reported sizes (if true)",
+    "data size": "reported sizes (if true)",
     "fedce": "FedCE",
     "rffl": "RFFL",
     "gtg_shapley": "GTG-Shapley",
@@ -57,18 +58,20 @@ def draw_shares() -> Axes:
 
 def correlations() -> dict[str, float]:
     """Return the mean correlation of each estimator with exact Shapley values, over all federations."""
-    cells = json.loads(ESTIMATORS.read_text(encoding="utf-8"))["cells"]
-    found = {c["column"]: c["mean"] for c in cells if c["row"] == "shapley of accuracy: Pearson"}
-    return {column: found[column] for column in sorted(NAMES, key=lambda column: -found[column])}
+    found = json.loads(ESTIMATORS.read_text(encoding="utf-8"))["pearson"]["all rows"]
+    return {
+        column: found[column]["mean"] for column in sorted(NAMES, key=lambda column: -found[column]["mean"])
+    }
 
 
 def draw_correlations() -> Axes:
     """Draw the correlations as bars, best on top."""
     values = correlations()
     with figure_style():
-        _, axes = plt.subplots(figsize=(5.6, 2.5), layout="constrained")
+        _, axes = plt.subplots(figsize=(5.6, 2.7), layout="constrained")
         axes.set_title("Correlation with exact Shapley values, 57 federations")
-        colours = [PALETTE[0] if column.startswith("celm") else MUTED for column in values]
+        ours = ("head", "calibrated", "celm")
+        colours = [PALETTE[0] if column in ours else MUTED for column in values]
         lengths = [max(0.0, value) for value in values.values()]
         bars = axes.barh([NAMES[column] for column in values], lengths, color=colours)
         axes.bar_label(bars, [f"{length:.2f}" for length in lengths], padding=3, color=INK)

@@ -6,7 +6,7 @@ import csv
 import json
 import re
 from pathlib import Path
-from statistics import mean, stdev
+from statistics import mean
 from typing import Any
 
 import pytest
@@ -73,38 +73,21 @@ def test_the_results_are_those_of_the_studies() -> None:
         assert f"**{best.partition(' (')[0]}**" in rows[name]
 
 
-def test_the_correlations_are_those_of_the_benchmark() -> None:
-    cells = [
-        cell
-        for cell in read_json("trust/estimators/table.json")["cells"]
-        if cell["row"] == "shapley of accuracy: Pearson"
-    ]
-    means = {cell["column"]: round(cell["mean"], 2) for cell in cells}
+def test_the_correlations_are_those_of_the_confirmation() -> None:
+    document = read_json("trust/head/table.json")
+    found = document["pearson"]["all rows"]
+    means = {column: round(cell["mean"], 2) for column, cell in found.items()}
     description = re.search(r'alt="(Correlation[^"]*)"', README)
     assert description is not None
-    found = [float(number) for number in re.findall(r"\d\.\d\d", description[1])]
-    rivals = [value for name, value in means.items() if not name.startswith(("celm", "data_size"))]
-    assert found == [means["celm calibrated"], means["data_size"], means["celm"], max(rivals)]
-    assert found == sorted(found, reverse=True)
-    assert len(rivals) == 6
-    assert f"{cells[0]['count']} federations" in README
-
-
-def test_the_standard_errors_do_not_separate_celm_from_reported_sizes() -> None:
-    by_method: dict[str, dict[str, list[float]]] = {}
-    for entry in read_json("trust/estimators/truth.json")["agreement"]:
-        if (entry["utility"], entry["reference"]) == ("accuracy", "shapley"):
-            rows = by_method.setdefault(entry["method"], {})
-            rows.setdefault(entry["row"], []).append(entry["values"]["Pearson"])
-    # Seeds of one row are alike, so the sample is the rows, each a mean over its seeds.
-    samples = {method: [mean(row) for row in rows.values()] for method, rows in by_method.items()}
-    errors = [stdev(sample) / len(sample) ** 0.5 for sample in samples.values()]
-    assert sentence("The standard errors") == (
-        f"The standard errors ({min(errors):.2f} to {max(errors):.2f}) do not separate CELM from reported sizes."
-    )
-    for method in ("celm", "celm calibrated"):
-        leads = [own - size for own, size in zip(samples[method], samples["data_size"], strict=True)]
-        assert abs(mean(leads)) < stdev(leads) / len(leads) ** 0.5
+    shown = [float(number) for number in re.findall(r"\d\.\d\d", description[1])]
+    ours = ["head", "calibrated", "celm", "data size"]
+    rivals = ["fedce", "gtg_shapley", "shapfed", "cffl", "rffl", "cgsv"]
+    assert shown == [*(means[column] for column in ours), max(means[column] for column in rivals)]
+    assert shown == sorted(shown, reverse=True)
+    assert f"{sum(document['federations'].values())} federations" in README
+    errors = [found[column]["error"] for column in (*ours, *rivals)]
+    assert f"(standard errors {min(errors):.2f} to {max(errors):.2f})" in " ".join(README.split())
+    assert means["head"] >= means["label counts"]
 
 
 def test_attacks_pay_as_the_readme_says() -> None:

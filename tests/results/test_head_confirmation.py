@@ -1,0 +1,57 @@
+"""The confirmation of head evidence: its tables are those of the stored worth of every coalition."""
+
+from __future__ import annotations
+
+import json
+import re
+import runpy
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+FOLDER = ROOT / "results/trust/head"
+
+
+def read_json(name: str) -> Any:
+    return json.loads((FOLDER / name).read_text(encoding="utf-8"))
+
+
+@pytest.fixture(scope="module")
+def tables() -> Any:
+    return read_json("table.json")
+
+
+def test_the_table_follows_from_the_worth_of_coalitions(tables: Any) -> None:
+    script = runpy.run_path(str(FOLDER / "table.py"))
+    federations = read_json("truth.json")
+    assert len(federations) == sum(tables["federations"].values())
+    for selection in script["SELECTIONS"]:
+        found = script["agreements"](federations, selection)
+        shown = tables["pearson"][selection[0]]
+        assert found.keys() == shown.keys()
+        for column, by_measure in found.items():
+            assert script["summarise"](list(by_measure["Pearson"].values())) == pytest.approx(shown[column])
+
+
+@pytest.mark.parametrize("page", ["results/trust/head/README.md", "docs/trust.md"])
+def test_pages_state_what_the_table_says(page: str, tables: Any) -> None:
+    names = {
+        "`celm`, head evidence": "head",
+        "`celm`, calibrated": "calibrated",
+        "*true label counts*": "label counts",
+    }
+    columns = {**{name: name for name in tables["pearson"]["all rows"]}, **names}
+    checked = 0
+    for line in (ROOT / page).read_text(encoding="utf-8").splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        column = columns.get(cells[0], columns.get(cells[0].strip("`*")))
+        figures = [cell for cell in cells[1:] if re.fullmatch(r"[+-]?\d\.\d\d ± \d\.\d\d", cell)]
+        if column is None or len(figures) < 2:
+            continue
+        for figure, part in zip(figures, ("all rows", "without iid"), strict=False):
+            cell = tables["pearson"][part][column]
+            assert figure.lstrip("+") == f"{cell['mean']:.2f} ± {cell['error']:.2f}", (column, part)
+        checked += 1
+    assert checked >= 10
