@@ -35,6 +35,22 @@ def test_the_table_follows_from_the_worth_of_coalitions(tables: Any) -> None:
             assert script["summarise"](list(by_measure["Pearson"].values())) == pytest.approx(shown[column])
 
 
+def test_points_gained_by_attacks_are_those_of_the_runs() -> None:
+    script = runpy.run_path(str(FOLDER / "attack_gains.py"))
+    table = script["format_table"](read_json("attack_gains.json"))
+    assert table == (FOLDER / "attack_gains.md").read_text(encoding="utf-8")
+    gains = {row.split(" | ")[0].strip("| "): row.split(" | ")[2:] for row in table.splitlines()[2:]}
+    page = (FOLDER / "README.md").read_text(encoding="utf-8")
+    for name, shown in {
+        "sybil": "Sybils",
+        "invent_data": "invented data",
+        "flip_labels": "flipped labels",
+    }.items():
+        pls, maverick = gains[name][:3], [cell.strip("| ") for cell in gains[name][3:]]
+        cells = " | ".join(f"{one}, {other}" for one, other in zip(pls, maverick, strict=True))
+        assert f"| {shown} | {cells} |" in page
+
+
 @pytest.mark.parametrize("page", ["results/trust/head/README.md", "docs/trust.md"])
 def test_pages_state_what_the_table_says(page: str, tables: Any) -> None:
     names = {
