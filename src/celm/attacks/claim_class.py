@@ -37,7 +37,7 @@ class ClaimClass(ClassForgery):
     strength: float = 1.0
     """Size of what is added to a row, in units of the mean change of its rows."""
     rows: Literal["shared", "grow", "bias"] = "shared"
-    """What is added: `shared`, a random direction that all attackers of the run share; `grow`, the received row's own
+    """The addition: `shared`, a random direction that all attackers of the run share; `grow`, the received row's own
     direction; `bias`, to the bias in place of the row."""
     partner: str | None = None
     """A second client that makes the same attack."""

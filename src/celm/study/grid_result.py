@@ -215,8 +215,10 @@ class Comparison(GridResult):
                     for method, runs in methods.items()
                 }
                 for baseline, method in combinations(values, 2):
-                    if found := paired_difference(values[method], values[baseline]):
-                        rows.append(dict(zip(names, (row, method, baseline, metric, *found), strict=True)))
+                    if difference := paired_difference(values[method], values[baseline]):
+                        rows.append(
+                            dict(zip(names, (row, method, baseline, metric, *difference), strict=True))
+                        )
         return make_frame(rows, names)
 
     def save_figures(self) -> list[Path]:

@@ -71,10 +71,10 @@ def paired_differences(outcomes: Mapping[GridKey, RunOutcome]) -> list[PairedDif
             if value is not None:
                 values.setdefault((point, metric), {}).setdefault(method, {})[seed] = value
     return [
-        PairedDifference(point, method, baseline, metric, *found)
+        PairedDifference(point, method, baseline, metric, *difference)
         for (point, metric), by_method in values.items()
         for baseline, method in combinations(by_method, 2)
-        if (found := paired_difference(by_method[method], by_method[baseline])) is not None
+        if (difference := paired_difference(by_method[method], by_method[baseline])) is not None
     ]
 
 

@@ -135,7 +135,7 @@ def build_contribution_table(outcomes: Mapping[GridKey, RunOutcome], title: str)
                 ours[row, client] = Statistic.from_values(weights, ranked=False, expected_count=num_seeds)
         distances = [fidelity(run.counts, run.evidence) for run in runs if run.evidence]
         for column, field in FIDELITY_COLUMNS.items():
-            if values := [value for found in distances if (value := getattr(found, field)) is not None]:
+            if values := [value for distance in distances if (value := getattr(distance, field)) is not None]:
                 ours[row, column] = Statistic.from_values(
                     values, percent=False, lower_is_better=True, expected_count=num_seeds
                 )

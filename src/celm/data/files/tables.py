@@ -70,9 +70,9 @@ class FeatureEncoder:
                 texts[name] = values
                 continue
             numbers = _to_numbers(table, name, source_name)
-            known = numbers[~np.isnan(numbers)]
+            finite = numbers[~np.isnan(numbers)]
             # A constant column is not scaled.
-            scales[name] = (float(known.mean()), float(known.std()) or 1.0) if len(known) else (0.0, 1.0)
+            scales[name] = (float(finite.mean()), float(finite.std()) or 1.0) if len(finite) else (0.0, 1.0)
         return cls(scales, texts)
 
     def encode(self, table: Any, source_name: str) -> NDArray[np.float32]:
