@@ -22,7 +22,7 @@ _MAX_TEXTS = 100
 """Limit on the distinct texts of a column; a column with more is a name or a comment, not a category."""
 
 
-def read_table(paths: Sequence[Path]) -> Any:
+def read_frame(paths: Sequence[Path]) -> Any:
     """Return the rows of all files, which must have the same columns, as one table."""
     tables = []
     for path in paths:

@@ -16,7 +16,7 @@ from celm.data.client_names import check_client_names
 from celm.data.dataset import Dataset, DatasetSource, Defaults, hold_out
 from celm.data.files.locate import match_files
 from celm.data.files.parts import split_parts
-from celm.data.files.tables import TABLE_SUFFIXES, FeatureEncoder, read_table
+from celm.data.files.tables import TABLE_SUFFIXES, FeatureEncoder, read_frame
 
 
 @dataclass(frozen=True)
@@ -40,8 +40,8 @@ class Table(DatasetSource):
     def load(self) -> Dataset:
         path = Path(self.path).expanduser()
         train_files, test_files = self._find_files(path)
-        train = read_table(train_files)
-        test = read_table(test_files) if test_files else None
+        train = read_frame(train_files)
+        test = read_frame(test_files) if test_files else None
         for table in (train, test):
             if table is not None and self.label_column not in table.column_names:
                 raise CelmError(
