@@ -8,8 +8,6 @@ of the folder must be those of a command that nobody killed, except locks and me
 
 Processes are forked from one that has imported celm already, so that kills meet the work and not the imports. The runs
 of the study are in the process of the command; tests/study/test_scheduler.py kills a study with worker processes.
-
-The figures of results/bench were measured before MAX_KILLS was 4: a trial could have 100 kills.
 """
 
 from __future__ import annotations
@@ -164,11 +162,11 @@ def measure(name: str, command: Command, folder: Path, kills: int, draw: random.
         if code != 0:
             raise SystemExit(f"{name}: trial {trials} ended with exit code {code} after {attempts} kills")
         found = stable_files(out)
-        different = [file for file in compared if found.get(file) != whole[file]]
-        if different or found.keys() != whole.keys():
-            raise SystemExit(
-                f"{name}: trial {trials} differs after {attempts} kills: {different or sorted(found)}"
-            )
+        different = sorted(
+            {file for file in compared if found.get(file) != whole[file]} | (found.keys() ^ whole.keys())
+        )
+        if different:
+            raise SystemExit(f"{name}: trial {trials} differs after {attempts} kills: {different}")
     return {
         "kills": killed,
         "trials": trials,

@@ -338,6 +338,19 @@ def test_only_the_last_two_checkpoints_are_kept(whole: Path) -> None:
     assert names == ["round-000004.safetensors", "round-000005.safetensors"]
 
 
+def test_a_checkpoint_that_a_kill_left_is_removed_when_the_run_is_resumed(
+    whole: Path, tmp_path: Path
+) -> None:
+    run = tmp_path / "killed after its last checkpoint"
+    shutil.copytree(whole, run)
+    (run / "result.json").unlink()
+    older, old = (run / "checkpoints" / f"round-{number:06d}.safetensors" for number in (3, 4))
+    shutil.copy(old, older)
+    celm.resume(run)
+    assert not older.exists()
+    assert (run / "result.json").is_file()
+
+
 def test_each_start_is_noted_with_versions(broken_off: Path) -> None:
     celm.resume(broken_off)
     starts = json.loads((broken_off / "environment.json").read_text())["starts"]

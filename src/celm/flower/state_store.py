@@ -143,7 +143,7 @@ class StateStore:
         self.key_changes, self._heads = {}, {}
         if self.folder is None:
             return None
-        self.folder.remove_partial_files()
+        self.folder.remove_leftovers()
         self._restore_names([] if saved is None else saved.records)
         state = None
         if saved is not None:

@@ -52,9 +52,10 @@ class CheckpointedFolder(RoundFiles):
         """Check whether another process has locked the folder."""
         return locking.is_locked(self.path / LOCK_FILE)
 
-    def remove_partial_files(self) -> None:
-        """Remove partial files, which a kill during a write leaves."""
+    def remove_leftovers(self) -> None:
+        """Remove what a kill leaves: partial files, and a checkpoint that was about to be removed."""
         remove_partial_files(self.path, self.checkpoints)
+        self._remove_old_checkpoints()
 
     # --- rounds ---------------------------------------------------------------------------------------------
 
@@ -115,6 +116,9 @@ class CheckpointedFolder(RoundFiles):
             self.checkpoints.mkdir(PRIVATE_FOLDER if self.private else 0o777, exist_ok=True)
         path = self.checkpoints / f"round-{round_number:06d}.safetensors"
         write_tensors(path, tensors, metadata, self.private)
+        self._remove_old_checkpoints()
+
+    def _remove_old_checkpoints(self) -> None:
         for old in self.checkpoint_files()[:-_MAX_CHECKPOINTS]:
             with os_errors_as_celm_error(old, "remove"):
                 old.unlink(missing_ok=True)

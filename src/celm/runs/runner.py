@@ -96,7 +96,7 @@ def continue_locked(
     """Do the same as `continue_run` in a folder that the caller has locked."""
     if folder.result() is not None:  # another process has finished the run meanwhile
         return Run.read(folder)
-    folder.remove_partial_files()
+    folder.remove_leftovers()
 
     # Build the federation from the settings, and restore its state from the newest checkpoint.
     federation = _build_or_remove(folder, resolved)

@@ -47,7 +47,7 @@ class RayPool:
 
     def _run_locked(self, spec: RunSpec) -> None:
         with locked_folder(spec) as folder:
-            folder.remove_partial_files()
+            folder.remove_leftovers()
             try:
                 self._run_with_retries(spec, folder)
             except CelmError:
