@@ -37,7 +37,8 @@ class InventData(Attack):
     def poison(self, context: AttackContext) -> StateDict:
         server_context = context.server_context
         module = copy.deepcopy(server_context.module)
-        load_state(module, context.received_model)
+        received = context.received_model
+        load_state(module, {**get_state(module), **received})
         image_generator = make_generator(server_context.seed, "invented", self.client)
         images = torch.randn(server_context.classes, *server_context.input_shape, generator=image_generator)
         parameter = next(module.parameters())
@@ -48,4 +49,5 @@ class InventData(Attack):
             optimizer.zero_grad()
             cross_entropy(module(images), labels).backward()  # type: ignore[no-untyped-call]
             optimizer.step()
-        return get_state(module)
+        trained = get_state(module)
+        return {name: trained[name] for name in received}

@@ -55,6 +55,7 @@ _SHARED_FIELDS = (
     "test_labels",
     "pad_value",
     "device",
+    "inputs_encoded",
 )
 """Fields of a client trainer that are sent to a worker unchanged."""
 

@@ -116,6 +116,8 @@ class ProbeConfig(ConfigModel):
     keep_inputs: bool = True
     """Whether to keep the final inputs of each probe, as starting points for the next round and for figures. If false,
     every probe starts from noise, and memory does not grow with clients x classes x pixels."""
+    layer: Literal["frozen"] | None = None
+    """`frozen`: probe the output of the model's frozen stage (`model.trainable`) in place of its input."""
 
     @model_validator(mode="before")
     @classmethod
@@ -152,6 +154,9 @@ class RunConfig(ConfigModel):
     """Threads of the main process and of each worker; results are bit-identical only for the same number."""
     device: str = "cpu"
     """Device of the server and of local training."""
+    cache_frozen: bool = True
+    """Whether a model's frozen stage (`model.trainable`) is run once for each sample, with its outputs on disk;
+    otherwise in each step, which crops and flips need."""
 
     def describe_conditions(self) -> str:
         """Describe local heads and hold-out, which change the training of all clients; empty if there are neither."""

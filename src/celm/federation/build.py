@@ -9,7 +9,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -26,6 +26,7 @@ from celm.data.split import Partition, Split
 from celm.experiment.component_config import ComponentConfig, SplitConfig
 from celm.experiment.config import Experiment, RunConfig
 from celm.federation.client_trainer import ClientData, ClientTrainer
+from celm.federation.frozen_stage import encode_if_cached, frozen_tensors, probed_part
 from celm.federation.model_spec import ModelSpec, build_from_spec
 from celm.federation.server import Server
 from celm.models.averaging import weighted_mean
@@ -71,6 +72,8 @@ class Federation:
     model_spec: ModelSpec
     trainer: ClientTrainer
     initial_model: StateDict
+    frozen_tensors: StateDict = field(default_factory=dict)
+    """Tensors of the frozen stage, which clients do not exchange."""
 
     @property
     def rule(self) -> AnyRule:
@@ -84,6 +87,10 @@ class Federation:
     def rounds(self) -> int:
         """The number of rounds."""
         return self.context.rounds
+
+    def complete_model(self, model: StateDict) -> StateDict:
+        """Return a model of exchanged tensors together with the frozen ones."""
+        return {**self.frozen_tensors, **model}
 
     def with_context(self, **changes: Any) -> Federation:
         """Return the federation with another server context."""
@@ -215,6 +222,9 @@ def build_federation(resolved: ResolvedExperiment) -> Federation:
     model_spec = ModelSpec(experiment.model, experiment.objective, dataset.shape, dataset.classes, seed)
     built_model = build_from_spec(model_spec, resolved.objective)
 
+    input_shape = dataset.shape
+    dataset, inputs_encoded = encode_if_cached(experiment, built_model.module, dataset, device)
+
     trainer = ClientTrainer(
         model_spec=model_spec,
         module=built_model.module,
@@ -232,21 +242,26 @@ def build_federation(resolved: ResolvedExperiment) -> Federation:
         test_labels=dataset.test_labels,
         pad_value=dataset.pad_value,
         device=device,
+        inputs_encoded=inputs_encoded,
     )
+    initial_model = get_state(trainer.module)
+    frozen = frozen_tensors(built_model.module, initial_model)
     if experiment.run.validation and not len(trainer.validation_set[1]):
         raise CelmError(
             f"run.validation: {experiment.run.validation} of each client's samples leaves no validation sample",
             "increase it",
         )
+    probed_module, probed_shape = probed_part(experiment, built_model.module, input_shape)
     context = ServerContext(
         clients=clients,
         classes=classes,
-        input_shape=dataset.shape,
+        input_shape=probed_shape,
         rounds=experiment.run.rounds or 0,
         seed=seed,
-        module=trainer.module,
+        module=probed_module,
         head=head_keys(built_model.module, built_model.head),
-        probe=ProbeSettings(**experiment.probe.model_dump()),
+        probe=ProbeSettings(**experiment.probe.model_dump(exclude={"layer"})),
+        exchanged=tuple(initial_model) if frozen else None,
     )
     for name, attack in client_attacks.items():
         attack.check(context, trainer.client_data[name].labels)
@@ -267,7 +282,8 @@ def build_federation(resolved: ResolvedExperiment) -> Federation:
         class_names=dataset.classes,
         model_spec=model_spec,
         trainer=trainer,
-        initial_model=get_state(trainer.module),
+        initial_model=initial_model,
+        frozen_tensors=frozen,
     )
 
 

@@ -17,6 +17,7 @@ from celm.core.model_stack import extract_logits
 from celm.experiment.config import TrainConfig
 from celm.federation.model_spec import ModelSpec
 from celm.metrics.accuracy import count_confusions
+from celm.models.staged import StagedModel, TrainedStage
 from celm.models.state_dict import StateDict, get_state, load_state
 from celm.objectives.label_smoothing import LabelSmoothing
 from celm.objectives.local_sgd import TrainingOverrides, train_locally
@@ -83,6 +84,8 @@ class ClientTrainer:
     device: str = "cpu"
     model_spec: ModelSpec | None = None
     """How to build the module in another process; None if it stays in this one."""
+    inputs_encoded: bool = False
+    """Whether inputs are outputs of the module's frozen stage."""
     parameters: list[nn.Parameter] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -90,6 +93,8 @@ class ClientTrainer:
             value = getattr(self, name)
             if value is not None:
                 setattr(self, name, value.to(self.device))
+        if isinstance(self.module, StagedModel):
+            self.module = TrainedStage(self.module, self.inputs_encoded)
         if self.inputs.ndim == 4 and any(isinstance(part, nn.Conv2d) for part in self.module.modules()):
             # Convolutions run 1.5 times as fast; the numbers agree up to rounding.
             self.module = self.module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]

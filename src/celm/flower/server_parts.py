@@ -51,7 +51,7 @@ def build_server(
     for kind in {getattr(built_rule, "evidence", "paper"), getattr(built_rule, "scores_from", None)}:
         _check_evidence(kind, adapters)
     experiment = Experiment.parse(tables)
-    context = replace(context, probe=ProbeSettings(**experiment.probe.model_dump()))
+    context = replace(context, probe=ProbeSettings(**experiment.probe.model_dump(exclude={"layer"})))
     server = Server(built_rule, context)
     if experiment.filter:
         server = replace(server, filter=filters.build(experiment.filter.name, experiment.filter.options))

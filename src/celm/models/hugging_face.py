@@ -18,7 +18,7 @@ from celm.base.errors import CelmError
 from celm.base.text import single_line, truncate
 from celm.models.hugging_face_limits import check_config_file, forbid_downloads, limit_construction
 from celm.models.state_matching import check_fit, tied_names
-from celm.models.vit import ATTENTION_IMPLEMENTATION, silence_transformers
+from celm.models.vit_backbones import ATTENTION_IMPLEMENTATION, silence_transformers
 
 _TEXT_INPUT = "input_ids"
 _EMBEDDING_INPUT = "inputs_embeds"

@@ -85,8 +85,11 @@ def _shorten(value: int) -> str:
 
 
 @contextmanager
-def limit_construction(reference: Mapping[str, Tensor]) -> Iterator[None]:
-    """Build on the meta device during the block. Stop as soon as a model cannot be that of `reference`."""
+def limit_construction(reference: Mapping[str, Tensor], source: str = "the global model") -> Iterator[None]:
+    """Build on the meta device during the block. Stop as soon as a model cannot be that of `reference`.
+
+    `source` says in the error where the reference comes from.
+    """
     thread = threading.get_ident()
     max_tensors = _OTHER_TENSORS + 2 * len(reference)
     limits = {
@@ -100,7 +103,7 @@ def limit_construction(reference: Mapping[str, Tensor]) -> Iterator[None]:
         counts[kind] += number
         if counts[kind] > limits[kind]:
             raise CelmError(
-                f"it describes more than {limits[kind]:,} {kind}, but the global model has {len(reference):,} tensors"
+                f"it describes more than {limits[kind]:,} {kind}, but {source} has {len(reference):,} tensors"
             )
 
     def count_tensor(_module: object, _name: str, tensor: Tensor | None) -> None:

@@ -131,7 +131,8 @@ def continue_locked(
                     watch(state.round_number, federation.rounds, result.record)
 
     # Write the global model, then the summary: a folder with result.json is a finished run.
-    write_tensors(folder.path / "model.safetensors", state.model, federation.model_spec.to_json())
+    model = federation.complete_model(state.model)
+    write_tensors(folder.path / "model.safetensors", model, federation.model_spec.to_json())
     total_seconds = sum(line["seconds"] for line in folder.times())
     folder.write_result(summarise_run(federation, folder.records(), total_seconds))
     return Run.read(folder)

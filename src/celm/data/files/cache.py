@@ -37,7 +37,7 @@ def load_or_compute(
     """Return the result of `compute`, from the cache if the same files were decoded with the same settings."""
     source_paths = [str(path.resolve()) for path in files]
     key = _json_digest(source_paths, dict(sorted(settings.items())))
-    path = _decoded_cache_root() / f"{name}-{key}.safetensors"
+    path = decoded_cache_root() / f"{name}-{key}.safetensors"
     stamp = _compute_stamp(files)
     with suppress(CelmError):
         tensors, metadata = read_tensors(path)
@@ -52,7 +52,8 @@ def load_or_compute(
     return tensors
 
 
-def _decoded_cache_root() -> Path:
+def decoded_cache_root() -> Path:
+    """Return the folder of cached files: `CELM_CACHE`, or a folder of the cache root."""
     cache_dir = os.environ.get("CELM_CACHE", "")
     return Path(cache_dir).expanduser() if cache_dir else cache_root() / "decoded"
 
