@@ -115,8 +115,11 @@ def test_inputs_are_resized_to_the_pretrained_side(checkpoint: Path) -> None:
         ({"layers": 0}, SHAPE, "model.layers.*greater than 0"),
         ({"weights": "{}", "hidden_size": 32}, SHAPE, "model.hidden_size.*is 32.*has 16"),
         ({"weights": "{}"}, (3, 8, 8), "needs 1 channels, not 3"),
-        ({"weights": "{}"}, (1, 12, 12), "needs 8x8 pixels, not 12x12.*image_size = 8"),
+        ({"weights": "{}"}, (1, 9, 8), "cannot cut images of 9x8 into patches of 4x4.*model.image_size"),
         ({"weights": "{}-absent"}, SHAPE, "cannot load"),
+        ({"weights": "{}", "trainable": "last:3"}, SHAPE, "model.trainable.*last:3.*has 2 blocks"),
+        ({"weights": "{}", "trainable": "last:0"}, SHAPE, "model.trainable"),
+        ({"weights": "{}", "trainable": "tail"}, SHAPE, "model.trainable"),
     ],
 )
 def test_settings_that_do_not_fit_are_named(
@@ -141,7 +144,8 @@ def test_damaged_or_pickled_or_foreign_weights_are_refused(checkpoint: Path, tmp
     with pytest.raises(CelmError, match="cannot load"):
         build_model("vit", {"weights": str(checkpoint)}, SHAPE, 3)
     transformers.BertConfig().save_pretrained(tmp_path / "bert")
-    with pytest.raises(CelmError, match="is a 'bert' model, not a 'vit'"):
+    (tmp_path / "bert" / "model.safetensors").write_bytes(content)
+    with pytest.raises(CelmError, match=r"is a 'bert' model, not an image backbone.*dinov2"):
         build_model("vit", {"weights": str(tmp_path / "bert")}, SHAPE, 3)
 
 

@@ -78,8 +78,7 @@ class _FirstBlocks(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         options = {"interpolate_pos_encoding": True} if self.interpolate else {}
         tokens: Tensor = self.embeddings(_resize(images, self.resize), **options)
-        for block in self.blocks:
-            tokens = block(tokens)
+        tokens = _apply_blocks(self.blocks, tokens)
         return tokens if self.norm is None else self.norm(tokens[:, 0])
 
 
@@ -93,8 +92,7 @@ class _LastBlocks(nn.Module):
         self.head = head
 
     def forward(self, tokens: Tensor) -> Tensor:
-        for block in self.blocks:
-            tokens = block(tokens)
+        tokens = _apply_blocks(self.blocks, tokens)
         logits: Tensor = self.head(self.norm(tokens[:, 0]))
         return logits
 
@@ -225,6 +223,13 @@ class Vit(ModelFactory):
             )
         # The DINOv2 models interpolate without being asked.
         return size != original and config.model_type not in _SQUARE_ONLY
+
+
+def _apply_blocks(blocks: nn.ModuleList, tokens: Tensor) -> Tensor:
+    for block in blocks:
+        output = block(tokens)
+        tokens = output[0] if isinstance(output, tuple) else output  # a tuple before transformers 5
+    return tokens
 
 
 def _make_head(config: Any, classes: int) -> nn.Linear:

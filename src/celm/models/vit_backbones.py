@@ -52,18 +52,24 @@ def load_backbone(transformers: Any, weights: str) -> Any:
             backbone, info = model_class.from_pretrained(
                 folder,
                 config=config,
-                dtype=torch.float32,
                 attn_implementation=ATTENTION_IMPLEMENTATION,
                 local_files_only=True,
                 use_safetensors=True,  # never unpickle
+                ignore_mismatched_sizes=True,  # reported below, by name
                 output_loading_info=True,
                 **arguments,
             )
     except CelmError as error:
-        raise CelmError(f"model.weights: '{weights}': {error}") from error
+        raise CelmError(f"model.weights: cannot load '{weights}': {error}") from error
     except Exception as error:
         reason = truncate(single_line(str(error)), 200)
         raise CelmError(f"model.weights: cannot load '{weights}': {reason}", _HINT) from error
+    if info["mismatched_keys"]:
+        name, saved, expected = min(info["mismatched_keys"])
+        raise CelmError(
+            f"model.weights: tensor '{name}' of '{weights}' is {list(saved)}, but its config.json describes"
+            f" {list(expected)}"
+        )
     missing = sorted(name for name in info["missing_keys"] if not name.endswith(_UNUSED_TENSORS))
     if missing:
         raise CelmError(
