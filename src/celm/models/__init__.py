@@ -1,6 +1,8 @@
 """Models: built by name or by the user's factory, and as state dicts.
 
 - `registry`: `build_model`, the registered models `mlp`, `cnn`, `cnn1d` and `vit`, and the base class `ModelFactory`
+- `staged`: a model whose first stage is frozen
+- `vit_backbones`: pretrained image backbones of transformers
 - `user_model`, `hugging_face`: models from `pkg.module:factory` and from a Hugging Face configuration folder
 - `hugging_face_limits`: limits on an untrusted configuration
 - `heads`: head, backbone and features of any `nn.Module`
@@ -27,6 +29,7 @@ from celm.models.registry import (
 if TYPE_CHECKING:
     from celm.models.averaging import weighted_mean as weighted_mean
     from celm.models.heads import find_head as find_head
+    from celm.models.staged import StagedModel as StagedModel
     from celm.models.state_dict import StateDict as StateDict
     from celm.models.state_dict import describe_mismatch as describe_mismatch
     from celm.models.state_dict import get_state as get_state
@@ -35,6 +38,7 @@ else:  # these modules import torch
     __getattr__ = lazy_attributes(
         __name__,
         {
+            "StagedModel": "celm.models.staged",
             "StateDict": "celm.models.state_dict",
             "describe_mismatch": "celm.models.state_dict",
             "find_head": "celm.models.heads",
@@ -46,6 +50,7 @@ else:  # these modules import torch
 
 __all__ = [
     "ModelFactory",
+    "StagedModel",
     "StateDict",
     "build_model",
     "check_model_name",
