@@ -18,6 +18,7 @@ from celm.data.registry import datasets
 from celm.experiment.config import Experiment
 from celm.federation.build import Federation, build_federation, resolve_defaults
 from celm.models.staged import StagedModel, TrainedStage
+from celm.study.resource_metrics import upload_megabytes
 
 pytest.importorskip("transformers")
 
@@ -184,6 +185,14 @@ def test_a_users_model_of_two_stages_is_cached_too(cache: Path, tmp_path: Path) 
     )
     assert len(list(cache.glob("digits-frozen-*.safetensors"))) == 2
     assert json.loads((run.folder / "result.json").read_text())["accuracy"] > 0
+
+
+def test_a_study_counts_the_bytes_of_the_trained_layers(tmp_path: Path) -> None:
+    run = celm.run(
+        Experiment(dataset="digits", model=TwoStages, rule="fedavg", rounds=1), out=tmp_path / "run"
+    )
+    trained = 4 * (24 * 16 + 16 + 16 * 10 + 10)
+    assert upload_megabytes(run) == pytest.approx(5 * trained / 1e6)
 
 
 @pytest.mark.slow

@@ -61,3 +61,8 @@ class TrainedStage(nn.Module):
             inputs = frozen(inputs)
         logits: Tensor = self.trained(inputs)
         return logits
+
+
+def exchanged_part(module: nn.Module) -> nn.Module:
+    """Return the module whose tensors clients exchange: the trained stage, or a model without stages itself."""
+    return TrainedStage(module, inputs_encoded=True) if isinstance(module, StagedModel) else module

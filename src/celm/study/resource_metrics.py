@@ -29,6 +29,7 @@ from celm.core.model_stack import ModelStack
 from celm.core.probe import probe
 from celm.federation.model_spec import ModelSpec, build_from_spec
 from celm.models.heads import head_keys
+from celm.models.staged import exchanged_part
 from celm.models.state_dict import get_state
 from celm.records.run_files import RunFiles
 from celm.runs.run import Run
@@ -92,12 +93,12 @@ def _load_model_spec(run: Run) -> ModelSpec | None:
 
 
 def _model_bytes(run: Run) -> tuple[int, int] | None:
-    """Return the bytes of the model with its buffers, and the bytes of its head."""
+    """Return the bytes of the model that clients exchange, with its buffers, and the bytes of its head."""
     spec = _load_model_spec(run)
     if spec is None:
         return None
     built = build_from_spec(spec)
-    state, head = get_state(built.module), head_keys(built.module, built.head)
+    state, head = get_state(exchanged_part(built.module)), head_keys(built.module, built.head)
     return sum(map(_tensor_bytes, state.values())), sum(_tensor_bytes(state[name]) for name in head)
 
 
