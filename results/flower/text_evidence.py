@@ -26,11 +26,11 @@ from transformers import DistilBertConfig, DistilBertForSequenceClassification
 
 from celm.base.randomness import make_generator
 from celm.base.stage_timer import StageTimer
-from celm.flower.live_server import LiveServer
 from celm.flower.reply_validation import ValidatedReplies
-from celm.flower.server_model import ServerModel
-from celm.flower.server_parts import build_server
-from celm.flower.state_store import StateStore
+from celm.live.live_server import LiveServer
+from celm.live.server_model import ServerModel
+from celm.live.server_parts import build_server
+from celm.live.state_store import StateStore
 from celm.models.adapter_settings import AdapterSettings
 from celm.rules.messages import ClientUpdate
 from celm.rules.rule import ServerContext
