@@ -7,12 +7,11 @@ from dataclasses import replace
 from logging import WARNING
 from typing import Any
 
-from flwr.common import log
-
 from celm.base.errors import CelmError
 from celm.experiment.config import Experiment
 from celm.experiment.presets import not_exclusive_warning, text_evidence_warning, with_preset
 from celm.federation.server import Server
+from celm.live.logger import log
 from celm.models.adapter_settings import AdapterSettings
 from celm.rules import rules
 from celm.rules.robust import aggregators, filters
@@ -51,6 +50,8 @@ def build_server(
     for kind in {getattr(built_rule, "evidence", "paper"), getattr(built_rule, "scores_from", None)}:
         _check_evidence(kind, adapters)
     experiment = Experiment.parse(tables)
+    if experiment.probe.layer is not None:
+        raise CelmError("probe.layer is a setting of runs", "name the layer as layer=, such as an embedding")
     context = replace(context, probe=ProbeSettings(**experiment.probe.model_dump(exclude={"layer"})))
     server = Server(built_rule, context)
     if experiment.filter:
