@@ -177,3 +177,8 @@ def test_adapters_are_settings_of_the_folder(tmp_path: Path) -> None:
 def test_settings_of_adapters_are_checked(settings: dict[str, Any], reason: str) -> None:
     with pytest.raises(CelmError, match=reason):
         strategy(**settings)
+
+
+def test_the_layer_of_runs_is_refused_with_the_argument_to_use() -> None:
+    with pytest.raises(CelmError, match="layer="):
+        strategy(probe={"layer": "frozen"})
