@@ -31,11 +31,9 @@ from celm.rules.messages import RoundData
 from celm.rules.rule import ProbeSettings
 
 IMAGES_PER_CENTER, TEST_IMAGES = 60, 60
-PROBES: dict[str, dict[str, Any]] = {
-    "pixels, 50 steps": {"name": "fast"},
-    "tokens, 50 steps": {"name": "fast", "layer": "frozen"},
-    "tokens, 200 steps": {"layer": "frozen"},
-}
+WALK = {"steps": 10, "lr": 0.2}
+"""As far as the default of 200 steps of 0.01, at a twentieth of its cost."""
+PROBES: dict[str, dict[str, Any]] = {"pixels": WALK, "tokens": {**WALK, "layer": "frozen"}}
 
 
 def write_subset(folder: Path) -> None:
