@@ -113,6 +113,7 @@ class ContributionController(ModelController):  # type: ignore[misc]  # NVFlare 
         self.retries, self.retry_wait, self.device = retries, retry_wait, device
         self.alerts, self.keep_uploads, self.upload_bytes = alerts, keep_uploads, upload_bytes
         self.refresh_report, self.persistor_id, self.task_name = refresh_report, persistor_id, task_name
+        self._late_results: dict[str, str] = {}
         check_controller_settings(fraction_train, train_timeout, folder)
         make_alerts(alerts)
 
@@ -140,6 +141,7 @@ class ContributionController(ModelController):  # type: ignore[misc]  # NVFlare 
         evaluation_log = MetricsLog("evaluation")
         if federation.rounds_done:
             log(INFO, "Resuming after round %d", federation.rounds_done)
+            self._save_model(layout, model, federation.rounds_done)
         for round_number in range(federation.rounds_done + 1, self.num_rounds + 1):
             log(INFO, "[ROUND %d/%d]", round_number, self.num_rounds)
             for attempt in range(self.retries + 1):
@@ -245,13 +247,13 @@ class ContributionController(ModelController):  # type: ignore[misc]  # NVFlare 
                 for name, message in messages.items()
             }
         log(INFO, "train: %d of %d sites", len(selected), len(online))
-        self._late_results: dict[str, str] = {}
         exchange = SiteExchange(self._broadcast, self.cancel_task, self.train_timeout)
         with timer.timed("wait"):
             by_site = exchange.run(self.task_name, contents, lambda: bool(self.abort_signal.triggered))
         with timer.timed("validate"):
             by_client = {name: by_site[str(sites[name])] for name in messages}
-            results = validate_results(by_client, messages, layout, list(self._late_results.values()))
+            late_results, self._late_results = self._late_results, {}
+            results = validate_results(by_client, messages, layout, list(late_results.values()))
         log(INFO, "Received %d usable results and %d failures", len(results.updates), len(results.excluded))
         return LiveRound(round_number, attempt, online, messages, timer), results
 
