@@ -129,6 +129,7 @@ class ContributionStrategy(ResumableStrategy):
         **unknown: Any,
     ) -> None:
         refuse_unknown_arguments(type(self).__name__, unknown)
+        set_log_format(log_format)
         self.federation = LiveFederation.build(
             "flwr",
             rule,
@@ -155,7 +156,6 @@ class ContributionStrategy(ResumableStrategy):
             upload_bytes=upload_bytes,
             refresh_report=refresh_report,
         )
-        set_log_format(log_format)
         self.retries = retries
         self.retry_wait = retry_wait
         self.node_timeout = node_timeout

@@ -33,7 +33,7 @@ from celm.models.adapter_settings import AdapterSettings, OutputKind
 from celm.models.state_dict import StateDict
 from celm.nvflare.result_validation import NUM_STEPS, ValidatedResults, validate_results
 from celm.nvflare.site_exchange import SiteExchange
-from celm.nvflare.sites import CertificateKeys, connected_sites
+from celm.nvflare.sites import SiteIdentities
 from celm.nvflare.tensor_layout import TensorLayout
 from celm.operations.alerts import Alert, Command, Webhook
 from celm.rules.messages import ServerMessage
@@ -61,6 +61,7 @@ class ContributionController(ModelController):  # type: ignore[misc]  # NVFlare 
         round. Without one, the record is in the job's result, and a killed server starts again
     fraction_train : fraction of the connected sites that train in a round
     train_timeout : seconds after which a round closes without the sites that did not answer
+    use_certificates : whether the key of a site's certificate identifies it, if there are certificates; else its name
     retries, retry_wait : how often a round with too few usable results is repeated, and after how many seconds
     device : where the server computes weights and aggregates
     alerts : where events are sent, as in `[{"url": "https://..."}, {"arguments": ["mail-operator"]}]`
@@ -92,6 +93,7 @@ class ContributionController(ModelController):  # type: ignore[misc]  # NVFlare 
         folder: str | None = None,
         fraction_train: float = 1.0,
         train_timeout: int = 3600,
+        use_certificates: bool = True,
         retries: int = 3,
         retry_wait: float = 10.0,
         device: str = "cpu",
@@ -111,6 +113,7 @@ class ContributionController(ModelController):  # type: ignore[misc]  # NVFlare 
         self.mean, self.std, self.local_heads, self.seed = mean, std, local_heads, seed
         self.folder, self.fraction_train, self.train_timeout = folder, fraction_train, train_timeout
         self.retries, self.retry_wait, self.device = retries, retry_wait, device
+        self.use_certificates = use_certificates
         self.alerts, self.keep_uploads, self.upload_bytes = alerts, keep_uploads, upload_bytes
         self.refresh_report, self.persistor_id, self.task_name = refresh_report, persistor_id, task_name
         self._late_results: dict[str, str] = {}
@@ -137,7 +140,7 @@ class ContributionController(ModelController):  # type: ignore[misc]  # NVFlare 
 
     def _run_rounds(self, federation: LiveFederation) -> None:
         layout, model = self._prepare(federation)
-        keys = CertificateKeys(self.engine, {})
+        identities = SiteIdentities(self.engine, self.use_certificates)
         evaluation_log = MetricsLog("evaluation")
         if federation.rounds_done:
             log(INFO, "Resuming after round %d", federation.rounds_done)
@@ -145,7 +148,7 @@ class ContributionController(ModelController):  # type: ignore[misc]  # NVFlare 
         for round_number in range(federation.rounds_done + 1, self.num_rounds + 1):
             log(INFO, "[ROUND %d/%d]", round_number, self.num_rounds)
             for attempt in range(self.retries + 1):
-                sent, results = self._exchange(federation, layout, model, round_number, attempt, keys)
+                sent, results = self._exchange(federation, layout, model, round_number, attempt, identities)
                 if self.abort_signal.triggered:
                     log(INFO, "The job was aborted; %d rounds are saved", federation.rounds_done)
                     return
@@ -226,7 +229,7 @@ class ContributionController(ModelController):  # type: ignore[misc]  # NVFlare 
         model: StateDict,
         round_number: int,
         attempt: int,
-        keys: CertificateKeys,
+        identities: SiteIdentities,
     ) -> tuple[LiveRound, ValidatedResults]:
         """Send a model to each selected site; return the round and the validated results."""
         timer = StageTimer()
@@ -236,7 +239,7 @@ class ContributionController(ModelController):  # type: ignore[misc]  # NVFlare 
                 for client in self.engine.get_clients()
                 if not self.get_client_disconnect_time(client.name)
             ]
-            sites = federation.state_store.identify(connected_sites(clients, keys.read))
+            sites = federation.state_store.identify(identities.sites(clients))
             online = tuple(natural_sorted(sites))
             federation.live_server.register_clients(online, model)
             count = max(int(len(online) * self.fraction_train), min(self.min_clients, len(online)))

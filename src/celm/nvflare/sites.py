@@ -1,13 +1,14 @@
 """The sites of a job: which are connected, and what identifies each.
 
-NVFlare authenticates a site: the common name of its certificate is the site's name. The name is therefore the
-identity. With TLS, the record also has the fingerprint of the certificate's key, so that a new key shows.
+NVFlare authenticates a site: the common name of its certificate is the site's name. In the simulator there are no
+certificates, and the name identifies a site. Else the public key of its certificate does, under this name. A site
+whose certificate cannot be read is not asked in this round.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 from logging import WARNING
 from typing import Any
 
@@ -27,37 +28,49 @@ class Site:
     """The site's name, by which NVFlare sends tasks."""
     name: str
     public_key: bytes
-    """The public key of its certificate; empty without TLS."""
-
-
-def connected_sites(clients: Sequence[Client], read_key: Callable[[Client], bytes]) -> list[Site]:
-    """Return the sites of these clients."""
-    return [Site(client.name, client.name, read_key(client)) for client in clients]
+    """The public key of its certificate; empty without one."""
 
 
 @dataclass
-class CertificateKeys:
+class SiteIdentities:
     """Reads the keys of sites from the certificates that NVFlare's cells exchange, once for each site."""
 
     engine: Any
-    known: dict[str, bytes]
+    use_certificates: bool
+    keys: dict[str, bytes] = field(default_factory=dict)
+    """Site to its public key."""
 
-    def read(self, client: Client) -> bytes:
-        """Return the public key of a site; empty if the connection has no certificates, as in the simulator."""
-        if client.name not in self.known:
-            self.known[client.name] = self._read_key(client)
-        return self.known[client.name]
+    def sites(self, clients: Iterable[Client]) -> list[Site]:
+        """Return the sites of these clients, without those whose certificate cannot be read."""
+        found = []
+        for client in clients:
+            try:
+                if client.name not in self.keys:
+                    self.keys[client.name] = self._read_key(client)
+            except Exception as error:  # bytes of a site, and any error of the connection to it
+                log(
+                    WARNING,
+                    "%s is not asked: its certificate cannot be read (%s: %s)",
+                    client.name,
+                    type(error).__name__,
+                    str(error)[:100],
+                )
+                continue
+            found.append(Site(client.name, client.name, self.keys[client.name]))
+        return found
 
     def _read_key(self, client: Client) -> bytes:
+        """Return the public key of a site; empty if connections have no certificates."""
         cell = getattr(self.engine.get_cell(), "core_cell", None)
-        if cell is None or cell.credential_manager.cell_cipher is None:
+        if not self.use_certificates or cell is None or cell.credential_manager.cell_cipher is None:
             return b""
-        try:
-            certificate = x509.load_pem_x509_certificates(cell.cert_ex.get_certificate(client.get_fqcn()))[0]
-            names = [name.value for name in certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)]
-            if names != [client.name]:
-                raise ValueError("its common name is not the site's")
-            return certificate.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
-        except Exception as error:  # bytes of a site, and a library's internals: the name still identifies it
-            log(WARNING, "%s: its certificate cannot be read (%s)", client.name, type(error).__name__)
-            return b""
+        return certified_key(cell.cert_ex.get_certificate(client.get_fqcn()), client.name)
+
+
+def certified_key(pem: bytes, name: str) -> bytes:
+    """Return the public key of the first certificate; raise ValueError if its common name is not `name`."""
+    certificate = x509.load_pem_x509_certificates(pem)[0]
+    names = [attribute.value for attribute in certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)]
+    if names != [name]:
+        raise ValueError("its common name is not that of the site")
+    return certificate.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
