@@ -65,6 +65,7 @@ def test_every_argument_of_the_controller_can_be_written_into_a_job() -> None:
         ({"train_timeout": 0}, "train_timeout"),
         ({"train_timeout": 1.5}, "train_timeout"),
         ({"rounds": 3}, "rounds"),
+        ({"rule_options": {"warmupp": 3}}, "warmup"),
         ({"alerts": [{"address": "x"}]}, "is not an alert"),
         ({"alerts": [{"url": "x"}]}, "is not an address"),
     ],
@@ -79,6 +80,11 @@ def test_a_setting_that_the_server_would_refuse_is_refused_before_the_job_is_sen
 def test_a_folder_must_be_absolute() -> None:
     with pytest.raises(CelmError, match="absolute"):
         recipe(folder="state")
+
+
+def test_an_unknown_rule_is_refused_with_the_nearest_name() -> None:
+    with pytest.raises(CelmError, match="'celm'"):
+        recipe(rule="celmm")
 
 
 def test_alerts_are_built_from_tables() -> None:

@@ -36,6 +36,7 @@ from celm.nvflare.site_exchange import SiteExchange
 from celm.nvflare.sites import SiteIdentities
 from celm.nvflare.tensor_layout import TensorLayout
 from celm.operations.alerts import Alert, Command, Webhook
+from celm.rules import rules
 from celm.rules.messages import ServerMessage
 
 _FOLDER_IN_JOB = "celm"
@@ -55,7 +56,7 @@ class ContributionController(ModelController):  # type: ignore[misc]  # NVFlare 
     rule, rule_options : a rule's name (`celm list rules`) and its settings, as in `{"warmup": 5}`
     min_clients : usable results that a round needs
     preset : "trust" guards against members that cheat (`celm.experiment.presets`); None is the rule as printed
-    probe, filter, aggregator, head, partial, layer, output, mean, std, local_heads : as in `celm.flower`
+    probe, filter, aggregator, head, layer, output, mean, std, local_heads : as in `celm.flower`
     seed : seed of the probe's noise and of the sampling of sites
     folder : where state and record are saved on the server. A job with the same folder continues after its last
         round. Without one, the record is in the job's result, and a killed server starts again
@@ -83,7 +84,6 @@ class ContributionController(ModelController):  # type: ignore[misc]  # NVFlare 
         filter: Mapping[str, Any] | str | None = None,
         aggregator: Mapping[str, Any] | str | None = None,
         head: str | None = None,
-        partial: bool = False,
         layer: str | None = None,
         output: OutputKind | None = None,
         mean: Sequence[float] = (),
@@ -109,7 +109,7 @@ class ContributionController(ModelController):  # type: ignore[misc]  # NVFlare 
         self.input_shape, self.classes, self.num_rounds = input_shape, classes, num_rounds
         self.rule, self.rule_options, self.min_clients, self.preset = rule, rule_options, min_clients, preset
         self.probe, self.filter, self.aggregator = probe, filter, aggregator
-        self.head, self.partial, self.layer, self.output = head, partial, layer, output
+        self.head, self.layer, self.output = head, layer, output
         self.mean, self.std, self.local_heads, self.seed = mean, std, local_heads, seed
         self.folder, self.fraction_train, self.train_timeout = folder, fraction_train, train_timeout
         self.retries, self.retry_wait, self.device = retries, retry_wait, device
@@ -117,8 +117,10 @@ class ContributionController(ModelController):  # type: ignore[misc]  # NVFlare 
         self.alerts, self.keep_uploads, self.upload_bytes = alerts, keep_uploads, upload_bytes
         self.refresh_report, self.persistor_id, self.task_name = refresh_report, persistor_id, task_name
         self._late_results: dict[str, str] = {}
-        check_controller_settings(fraction_train, train_timeout, folder)
+        # The recipe builds the controller before the job is sent: what is wrong is refused here, not on the server.
+        rules.build(rule, rule_options or {})
         make_alerts(alerts)
+        _check_settings(fraction_train, train_timeout, folder)
 
     # --- the job ----------------------------------------------------------------------------------------------
 
@@ -187,7 +189,7 @@ class ContributionController(ModelController):  # type: ignore[misc]  # NVFlare 
             filter=self.filter,
             aggregator=self.aggregator,
             head=self.head,
-            partial=self.partial,
+            partial=False,
             adapters=AdapterSettings(self.output, tuple(self.mean), tuple(self.std), layer=self.layer),
             local_heads=self.local_heads,
             validation=None,
@@ -299,8 +301,7 @@ class ContributionController(ModelController):  # type: ignore[misc]  # NVFlare 
         self.save_model(FLModel(params_type=ParamsType.FULL, params=params, current_round=round_number - 1))
 
 
-def check_controller_settings(fraction_train: float, train_timeout: int, folder: str | None) -> None:
-    """Raise CelmError for a setting that would only fail on the server, after the job was sent there."""
+def _check_settings(fraction_train: float, train_timeout: int, folder: str | None) -> None:
     if not 0 < fraction_train <= 1:
         raise CelmError(f"fraction_train must be above 0 and at most 1, not {fraction_train}")
     if not isinstance(train_timeout, int) or train_timeout < 1:
