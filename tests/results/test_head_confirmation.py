@@ -10,6 +10,10 @@ from typing import Any
 
 import pytest
 
+from celm.experiment.config import Experiment
+from celm.federation.build import resolve_defaults
+from celm.study.spec import load_study
+
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "results/trust/head"
 
@@ -33,6 +37,29 @@ def test_the_table_follows_from_the_worth_of_coalitions(tables: Any) -> None:
         assert found.keys() == shown.keys()
         for column, by_measure in found.items():
             assert script["summarise"](list(by_measure["Pearson"].values())) == pytest.approx(shown[column])
+
+
+@pytest.mark.parametrize(("name", "rows"), [("many_clients.toml", 10), ("weights.toml", 7)])
+def test_every_cell_of_a_declared_study_can_be_built(name: str, rows: int) -> None:
+    study = load_study(str(FOLDER / name))
+    assert len(study.rows) == rows
+    for row in study.rows:
+        for method in study.methods_for_row(row).values():
+            resolve_defaults(Experiment.parse({**row.settings, **method.settings}))
+
+
+def test_a_stored_federation_gets_a_new_column_without_its_truth(tmp_path: Path) -> None:
+    collect = runpy.run_path(str(FOLDER / "table.py"))["collect"]
+    truths, estimates = tmp_path / "truths", tmp_path / "estimates"
+    for folder in (truths, estimates):
+        folder.mkdir()
+    stored = [{"row": "digits pls", "seed": 50, "worth": {"1": 0.5}, "estimates": {"celm": {"a": 1.0}}}]
+    (tmp_path / "truth.json").write_text(json.dumps(stored))
+    (estimates / "digits_pls-seed50.json").write_text('{"coast": {"a": 0.5}}')
+    (estimates / "digits_iid-seed50.json").write_text('{"coast": {"a": 0.5}}')
+    (truths / "digits_sls-seed50.json").write_text('{"row": "digits sls", "seed": 50, "worth": {"1": 0.25}}')
+    found = collect(truths, estimates, tmp_path / "truth.json")
+    assert found == [{**stored[0], "estimates": {"celm": {"a": 1.0}, "coast": {"a": 0.5}}}]
 
 
 def test_points_gained_by_attacks_are_those_of_the_runs() -> None:

@@ -68,7 +68,10 @@ def format_table(results: Results) -> str:
         lines.append(f"| {split} | {len(chosen)} | " + " | ".join(cells) + " |")
     everything = [results[f"{split}/{seed}"] for split in EXTREME for seed in seeds]
     lines += ["", "| head minus CELM, paired | |", "|---|---|"]
-    for title, ours, theirs in (("distance", "claims", "celm"), ("correlation", "correlation", "celm correlation")):
+    for title, ours, theirs in (
+        ("distance", "claims", "celm"),
+        ("correlation", "correlation", "celm correlation"),
+    ):
         lines.append(f"| {title} | {with_error([r[ours] - r[theirs] for r in everything])} |")
     return "\n".join(lines) + "\n"
 
