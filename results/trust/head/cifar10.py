@@ -28,7 +28,7 @@ SEEDS = (50, 51, 52, 53, 54)
 EXTREME: dict[str, Callable[..., str] | None] = {"free_rider": min, "sls": None, "maverick": max}
 """Split to the extreme of the scores that the special client, client-0, should have."""
 SPECIAL = "client-0"
-Results = Mapping[str, Mapping[str, float | None]]
+Results = Mapping[str, Mapping[str, Any]]
 
 
 def tables(split: str) -> dict[str, Any]:
@@ -86,7 +86,7 @@ def with_error(values: Sequence[float]) -> str:
 
 def main() -> None:
     torch.set_num_threads(1)
-    results: dict[str, dict[str, float | None]] = json.loads(TARGET.read_text()) if TARGET.exists() else {}
+    results: dict[str, dict[str, Any]] = json.loads(TARGET.read_text()) if TARGET.exists() else {}
     for seed, split in product(SEEDS, EXTREME):
         key = f"{split}/{seed}"
         if key not in results:
