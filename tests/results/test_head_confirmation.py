@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import runpy
+import statistics
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +77,41 @@ def test_points_gained_by_attacks_are_those_of_the_runs() -> None:
         pls, maverick = gains[name][:3], [cell.strip("| ") for cell in gains[name][3:]]
         cells = " | ".join(f"{one}, {other}" for one, other in zip(pls, maverick, strict=True))
         assert f"| {shown} | {cells} |" in page
+
+
+def test_the_table_of_conditions_is_that_of_the_runs() -> None:
+    script = runpy.run_path(str(FOLDER / "conditions.py"))
+    results = read_json("conditions.json")
+    assert script["format_table"](results) == (FOLDER / "conditions.md").read_text(encoding="utf-8")
+    uniform = statistics.mean(result["uniform"] for result in results.values())
+    assert f"{uniform:.2f}" == "0.47"  # as pages say
+
+
+@pytest.mark.parametrize(
+    ("page", "names", "measures"),
+    [
+        ("results/trust/head/README.md", {}, ["claims", "celm", "unheld", "mass", "accuracy"]),
+        ("docs/trust.md", {"no clipping": "ReLU, SGD"}, ["claims", "celm", "accuracy"]),
+    ],
+)
+def test_pages_state_what_the_conditions_say(page: str, names: dict[str, str], measures: list[str]) -> None:
+    script = runpy.run_path(str(FOLDER / "conditions.py"))
+    results = read_json("conditions.json")
+    checked = 0
+    for line in (ROOT / page).read_text(encoding="utf-8").splitlines():
+        condition, *cells = [cell.strip() for cell in line.strip("|").split("|")]
+        condition = names.get(condition, condition)
+        if condition not in script["CONDITIONS"] or len(cells) != len(measures):
+            continue
+        seeds = script["complete_seeds"](results, condition)
+        found = [results[f"{condition}/{split}/{seed}"] for seed in seeds for split in script["SPLITS"]]
+        for cell, measure in zip(cells, measures, strict=True):
+            value = statistics.mean(result[measure] for result in found)
+            digits = len(cell.partition(".")[2])
+            shown = f"{100 * value:.0f} %" if cell.endswith("%") else f"{value:.{digits}f}"
+            assert cell == shown, (condition, measure)
+        checked += 1
+    assert checked >= 6
 
 
 @pytest.mark.parametrize("page", ["results/trust/head/README.md", "docs/trust.md"])

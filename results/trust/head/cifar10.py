@@ -11,15 +11,13 @@ highest, else 0. Step label skew has neither. `celm found` is the same by CELM's
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from itertools import product
-from math import sqrt
 from pathlib import Path
-from statistics import mean, stdev
 from typing import Any
 
 import torch
-from conditions import Watched, client_scores, measure, watch
+from conditions import Watched, client_scores, differences, measure, watch, with_error
 
 from celm.base.files import dump_json, write_text
 
@@ -64,24 +62,14 @@ def format_table(results: Results) -> str:
     lines = ["| | federations | " + " | ".join(measures) + " |", "|---" * (len(measures) + 2) + "|"]
     for split in EXTREME:
         chosen = [results[f"{split}/{seed}"] for seed in seeds]
-        cells = [with_error([r[m] for r in chosen if r[m] is not None]) for m in measures]
+        defined = {m: [r[m] for r in chosen if r[m] is not None] for m in measures}
+        cells = [with_error(values) if values else "–" for values in defined.values()]
         lines.append(f"| {split} | {len(chosen)} | " + " | ".join(cells) + " |")
     everything = [results[f"{split}/{seed}"] for split in EXTREME for seed in seeds]
     lines += ["", "| head minus CELM, paired | |", "|---|---|"]
-    for title, ours, theirs in (
-        ("distance", "claims", "celm"),
-        ("correlation", "correlation", "celm correlation"),
-    ):
-        lines.append(f"| {title} | {with_error([r[ours] - r[theirs] for r in everything])} |")
+    for title, values in zip(("distance", "correlation"), differences(everything), strict=True):
+        lines.append(f"| {title} | {with_error(values, signed=True)} |")
     return "\n".join(lines) + "\n"
-
-
-def with_error(values: Sequence[float]) -> str:
-    """Return mean and standard error."""
-    if not values:
-        return "–"
-    error = f" ± {stdev(values) / sqrt(len(values)):.3f}" if len(values) > 1 else ""
-    return f"{mean(values):.3f}{error}"
 
 
 def main() -> None:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -162,19 +162,60 @@ def client_scores(
     return dict(zip(names, scores(rows).tolist(), strict=True))
 
 
-def format_table(results: Mapping[str, Mapping[str, float]]) -> str:
+Results = Mapping[str, Mapping[str, float]]
+"""`CONDITION/SPLIT/SEED` to the measures of the federation."""
+
+
+def complete_seeds(results: Results, condition: str) -> list[int]:
+    """Return the seeds at which a condition is measured on every split."""
+    return [seed for seed in SEEDS if all(f"{condition}/{split}/{seed}" in results for split in SPLITS)]
+
+
+def format_table(results: Results) -> str:
     """Return means and standard errors over the federations of each condition."""
     first = next(iter(results.values()))
-    lines = ["| | federations | " + " | ".join(first) + " |", "|---" * (len(first) + 2) + "|"]
+    head = ["federations", *first, "distance: head - CELM", "correlation: head - CELM"]
+    lines = ["| | " + " | ".join(head) + " |", "|---" * (len(head) + 1) + "|"]
     for condition in CONDITIONS:
-        found = [result for key, result in results.items() if key.startswith(f"{condition}/")]
-        if len(found) > 1:
-            cells = [
-                f"{mean(r[m] for r in found):.3f} ± {stdev([r[m] for r in found]) / len(found) ** 0.5:.3f}"
-                for m in first
-            ]
+        seeds = complete_seeds(results, condition)
+        found = [results[f"{condition}/{split}/{seed}"] for seed in seeds for split in SPLITS]
+        if found:
+            cells = [with_error([r[m] for r in found]) for m in first]
+            cells += [with_error(values, signed=True) for values in differences(found)]
             lines.append(f"| {condition} | {len(found)} | " + " | ".join(cells) + " |")
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, "", *format_splits(results)]) + "\n"
+
+
+def differences(found: Sequence[Mapping[str, float]]) -> tuple[list[float], list[float]]:
+    """Return head minus CELM, federation by federation: distances, and correlations."""
+    distances = [r["claims"] - r["celm"] for r in found]
+    return distances, [r["correlation"] - r["celm correlation"] for r in found]
+
+
+def format_splits(results: Results) -> list[str]:
+    """Return head and CELM on each split: distance and correlation, as means over seeds."""
+    head = [f"{split}: {measure}" for split in SPLITS for measure in ("distance", "correlation")]
+    lines = ["Head evidence, CELM; means over seeds:", "", "| | seeds | " + " | ".join(head) + " |"]
+    lines.append("|---" * (len(head) + 2) + "|")
+    for condition in CONDITIONS:
+        if seeds := complete_seeds(results, condition):
+            cells = []
+            for split in SPLITS:
+                found = [results[f"{condition}/{split}/{seed}"] for seed in seeds]
+                for ours, theirs in (("claims", "celm"), ("correlation", "celm correlation")):
+                    cells.append(f"{mean(r[ours] for r in found):.2f}, {mean(r[theirs] for r in found):.2f}")
+            lines.append(f"| {condition} | {len(seeds)} | " + " | ".join(cells) + " |")
+    return lines
+
+
+def with_error(values: Sequence[float], signed: bool = False) -> str:
+    """Return mean and standard error.
+
+    >>> with_error([1.0, 3.0], signed=True)
+    '+2.000 ± 1.000'
+    """
+    number = f"{mean(values):+.3f}" if signed else f"{mean(values):.3f}"
+    return f"{number} ± {stdev(values) / len(values) ** 0.5:.3f}" if len(values) > 1 else number
 
 
 def main() -> None:

@@ -47,7 +47,10 @@ def _heat_strip(values: Sequence[float], maximum: float) -> Text:
 
 
 def run_contribution_table(run: Run, claims: ClassClaims | None, title: str) -> Table:
-    """Return client x (weight, evidence by class, classes surely held, true samples by class)."""
+    """Return client x (weight, evidence by class, classes surely held, true samples by class).
+
+    If scores come from other evidence than weights, there is also what each client earned.
+    """
     metrics = run.metrics
     evidence = run.evidence
     table = Table(
@@ -56,6 +59,9 @@ def run_contribution_table(run: Run, claims: ClassClaims | None, title: str) -> 
     table.add_column("client", overflow="fold")
     table.add_column("weight", justify="right")
     table.add_column("")
+    shows_earned = run.experiment.rule.has_other_scores
+    if shows_earned:
+        table.add_column("earned", justify="right")
     if evidence is not None:
         table.add_column("evidence by class", overflow="fold")
     if claims is not None:
@@ -70,6 +76,8 @@ def run_contribution_table(run: Run, claims: ClassClaims | None, title: str) -> 
     for client, weight in run.weights.items():
         bar = "█" * round(_BAR_WIDTH * weight / heaviest) if heaviest else ""
         row: list[Text] = [_printable_text(client), Text(f"{100 * weight:.1f} %"), Text(bar, style="#58a6ff")]
+        if shows_earned:
+            row.append(Text(f"{100 * run.earned.get(client, 0.0):.1f} %"))
         if evidence is not None:
             row.append(_heat_strip(evidence.get(client, []), strongest))
         if claims is not None:
