@@ -95,7 +95,8 @@ def audit_table(audit: Audit) -> Table:
     """Return client x (score, standard error, weight, z-score, evidence by class, sole classes); flags are red."""
     table = Table(title="contribution audit", title_justify="left", title_style="bold", header_style="bold")
     table.add_column("client", overflow="fold")
-    for heading in ("score", "± probe", "weight", "z-score"):
+    agreed = audit.agreement_scores
+    for heading in ("score", *(["agreed"] if agreed is not None else []), "± probe", "weight", "z-score"):
         table.add_column(heading, justify="right")
     table.add_column("evidence by class", overflow="fold")
     table.add_column("sole holder of", overflow="fold")
@@ -106,6 +107,7 @@ def audit_table(audit: Audit) -> Table:
         table.add_row(
             Text(printable(client)),
             Text(f"{100 * score:.1f} %"),
+            *([Text(f"{100 * agreed[client]:.1f} %")] if agreed is not None else []),
             Text("–" if error is None else f"{100 * error:.2f} %"),
             Text(f"{100 * audit.weights[client]:.1f} %"),
             Text(f"{audit.z_scores[client]:.2f}"),
