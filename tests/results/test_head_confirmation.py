@@ -63,6 +63,41 @@ def test_a_stored_federation_gets_a_new_column_without_its_truth(tmp_path: Path)
     assert found == [{**stored[0], "estimates": {"celm": {"a": 1.0}, "coast": {"a": 0.5}}}]
 
 
+def test_many_clients_are_compared_with_what_their_labels_would_give() -> None:
+    script = runpy.run_path(str(FOLDER / "table.py"))
+    counts = {"a": [4, 0], "b": [0, 3], "c": [0, 1]}  # class shares: 1, 3/4, 1/4; halved over two classes
+    estimates = {"right": {"a": 0.5, "b": 0.375, "c": 0.125}, "reversed": {"a": -4.0, "b": -3.0, "c": -1.0}}
+    row = "fashion_mnist pls, 20 clients"
+    federation = {"row": row, "seed": 50, "counts": counts, "worth": {}, "estimates": estimates}
+    of_twenty, of_fifty = script["MANY"][1:]
+    found = script["agreements"]([federation], of_twenty)
+    assert found["right"]["Pearson"] == {row: pytest.approx(1)}
+    assert found["reversed"]["Pearson"] == {row: pytest.approx(-1)}
+    assert not script["agreements"]([federation], of_fifty)
+    assert any(
+        line.startswith("| right | +1.00 |") for line in script["format_table"]([federation], of_twenty)
+    )
+
+
+def test_weights_are_paired_by_seeds_that_are_complete() -> None:
+    script = runpy.run_path(str(FOLDER / "weights.py"))
+    runs = script["load_runs"]()
+    assert script["complete_seeds"](runs | {}) == [
+        seed for seed in (42, 43, 44) if f"fashion_mnist_pls-head-seed{seed}" in runs
+    ]
+    rows = sorted({row for row, _ in script["measured_rows"]()})
+    assert len(rows) == 7
+    for row in rows:  # a run of head evidence that is half a point better than CELM's
+        for seed in (42, 44):
+            celm = runs[f"{row}-celm-seed{seed}"]
+            better = {name: celm[name] + 0.005 for name in celm if name.endswith("accuracy") and celm[name]}
+            runs[f"{row}-head-seed{seed}"] = better
+    assert script["complete_seeds"](runs) == [42, 44]
+    table = script["format_table"](runs)
+    assert table.count("+0.50 (+0.50, +0.50)") == 8
+    assert "| head - celm | +0.50 ± 0.00 |" in table
+
+
 def test_points_gained_by_attacks_are_those_of_the_runs() -> None:
     script = runpy.run_path(str(FOLDER / "attack_gains.py"))
     table = script["format_table"](read_json("attack_gains.json"))
