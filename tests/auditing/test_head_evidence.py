@@ -37,9 +37,14 @@ def train(module: nn.Module, classes: list[int]) -> nn.Module:
     return trained
 
 
-def audit(module: nn.Module, clients: dict[str, Any], **settings: Any) -> celm.Audit:
+def audit(module: nn.Module | None, clients: dict[str, Any] | Path, **settings: Any) -> celm.Audit:
     defaults = {"classes": CLASSES, "input_shape": (5,), "probe": {"steps": 3}, "evidence": "head"}
     return celm.audit(module, clients, **defaults | settings)
+
+
+def audit_rounds(folder: Path, **settings: Any) -> celm.Audit:
+    """Audit a folder of rounds, each with its global model."""
+    return audit(None, folder, model=network(), **settings)
 
 
 def claimed(result: celm.Audit) -> dict[str, list[int]]:
@@ -102,15 +107,7 @@ def test_the_claims_of_several_rounds_are_averaged(tmp_path: Path) -> None:
         torch.save(trained.state_dict(), folder / "a.pt")
         uploads.append(celm.head_evidence(module, [trained])[0])
         module = trained
-    result = celm.audit(
-        None,
-        tmp_path,
-        model=network(),
-        classes=CLASSES,
-        input_shape=(5,),
-        probe={"steps": 3},
-        evidence="head",
-    )
+    result = audit_rounds(tmp_path)
     expected = (uploads[0] + uploads[1]) / 2
     torch.testing.assert_close(torch.tensor(result.evidence["a"]).double(), expected)
 
@@ -143,16 +140,7 @@ def test_agreement_is_that_of_the_first_round_of_a_client(tmp_path: Path) -> Non
         folder.mkdir()
         for name, trained in {"global": start, **clients}.items():
             torch.save(trained.state_dict(), folder / f"{name}.pt")
-    result = celm.audit(
-        None,
-        tmp_path,
-        model=network(),
-        classes=CLASSES,
-        input_shape=(5,),
-        probe={"steps": 3},
-        evidence="head",
-        agreement=1.0,
-    )
+    result = audit_rounds(tmp_path, agreement=1.0)
     claims = [celm.head_evidence(start, list(clients.values())) for start, clients in models]
     agreed = [celm.head_evidence(start, list(clients.values()), agreement=1.0) for start, clients in models]
     v = [
