@@ -29,6 +29,7 @@ from celm.federation.client_trainer import ClientData, ClientTrainer
 from celm.federation.frozen_stage import encode_if_cached, frozen_tensors, probed_part
 from celm.federation.model_spec import ModelSpec, build_from_spec
 from celm.federation.server import Server
+from celm.federation.text_data import probed_shape, share_tokenizer
 from celm.models.averaging import weighted_mean
 from celm.models.heads import head_keys, trained_keys
 from celm.models.state_dict import StateDict, get_state
@@ -99,6 +100,7 @@ class Federation:
 
 def resolve_defaults(experiment: Experiment) -> ResolvedExperiment:
     """Give every setting a value and build the components. Raise CelmError if a component's setting is wrong."""
+    experiment = share_tokenizer(experiment)
     source: DatasetSource = _build(datasets, experiment.dataset)
     split_config = _resolve_split(experiment, source)
     split = _build(splits, split_config)
@@ -222,7 +224,7 @@ def build_federation(resolved: ResolvedExperiment) -> Federation:
     model_spec = ModelSpec(experiment.model, experiment.objective, dataset.shape, dataset.classes, seed)
     built_model = build_from_spec(model_spec, resolved.objective)
 
-    input_shape = dataset.shape
+    whole_shape = probed_shape(built_model.module, dataset)
     dataset, inputs_encoded = encode_if_cached(experiment, built_model.module, dataset, device)
 
     trainer = ClientTrainer(
@@ -251,11 +253,11 @@ def build_federation(resolved: ResolvedExperiment) -> Federation:
             f"run.validation: {experiment.run.validation} of each client's samples leaves no validation sample",
             "increase it",
         )
-    probed_module, probed_shape = probed_part(experiment, built_model.module, input_shape)
+    probed_module, input_shape = probed_part(experiment, built_model.module, whole_shape)
     context = ServerContext(
         clients=clients,
         classes=classes,
-        input_shape=probed_shape,
+        input_shape=input_shape,
         rounds=experiment.run.rounds or 0,
         seed=seed,
         module=probed_module,
