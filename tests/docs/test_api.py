@@ -22,6 +22,7 @@ TASKS = [
     "Estimate contributions on tensors",
     "Audit checkpoints",
     "Flower",
+    "NVFlare",
     "Reports and figures",
     "Extend",
 ]

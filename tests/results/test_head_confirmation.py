@@ -28,11 +28,18 @@ def tables() -> Any:
     return read_json("table.json")
 
 
-def test_the_table_follows_from_the_worth_of_coalitions(tables: Any) -> None:
+@pytest.mark.parametrize(
+    ("stored", "table", "selections"),
+    [
+        ("truth.json", "table.json", "SELECTIONS"),
+        ("many_clients.json", "many_clients_table.json", "MANY"),
+    ],
+)
+def test_the_tables_follow_from_what_is_stored(stored: str, table: str, selections: str) -> None:
     script = runpy.run_path(str(FOLDER / "table.py"))
-    federations = read_json("truth.json")
+    federations, tables = read_json(stored), read_json(table)
     assert len(federations) == sum(tables["federations"].values())
-    for selection in script["SELECTIONS"]:
+    for selection in script[selections]:
         found = script["agreements"](federations, selection)
         shown = tables["pearson"][selection[0]]
         assert found.keys() == shown.keys()
@@ -96,6 +103,17 @@ def test_weights_are_paired_by_seeds_that_are_complete() -> None:
     table = script["format_table"](runs)
     assert table.count("+0.50 (+0.50, +0.50)") == 8
     assert "| head - celm | +0.50 ± 0.00 |" in table
+
+
+def test_the_page_states_what_twenty_clients_gave() -> None:
+    script = runpy.run_path(str(FOLDER / "table.py"))
+    found = script["agreements"](read_json("many_clients.json"), script["MANY"][1])
+    page = (FOLDER / "README.md").read_text(encoding="utf-8")
+    for column in ("inversion", "rows", "celm", "head", "calibrated"):
+        by_row = found[column]["Pearson"]
+        order = [next(v for row, v in by_row.items() if name in row) for name in ("0.1", "0.5", "pls")]
+        cells = " | ".join(f"{value:+.2f}" for value in [*order, statistics.mean(order)])
+        assert f"| {column} | {cells} |" in page
 
 
 def test_points_gained_by_attacks_are_those_of_the_runs() -> None:

@@ -20,6 +20,7 @@ def main() -> None:
     checkpoint = Path(workspace) / "initial.pt"
     checkpoint.parent.mkdir(parents=True, exist_ok=True)
     torch.save(federation.initial_model, checkpoint)
+    timeout = 60 if "--bad" in options else 600  # a busy machine may start honest sites slowly
     recipe = ContributionRecipe(
         model=Net(),
         input_shape=federation.context.input_shape,
@@ -31,7 +32,7 @@ def main() -> None:
         initial_ckpt=str(checkpoint),
         folder=folder,
         preset=None,
-        controller_options={"rule_options": RULE, "probe": PROBE, "retries": 0, "train_timeout": 60},
+        controller_options={"rule_options": RULE, "probe": PROBE, "retries": 0, "train_timeout": timeout},
     )
     recipe.execute(SimEnv(clients=list(CLIENTS), workspace_root=workspace))
 
