@@ -59,6 +59,11 @@ class DatasetConfig(ComponentConfig):
 class RuleConfig(ComponentConfig):
     name: str = "celm"
 
+    @property
+    def has_other_scores(self) -> bool:
+        """Whether scores come from other evidence than weights (`scores_from` of the rule `celm`)."""
+        return self.options.get("scores_from") not in (None, self.options.get("evidence", "paper"))
+
 
 class ObjectiveConfig(ComponentConfig):
     name: str = "plain"
