@@ -169,3 +169,15 @@ def test_the_workers_of_the_console_script_import_the_user_s_model_too(tmp_path:
         timeout=120,
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_a_model_that_prints_does_not_touch_the_json(tmp_path: Path, celm: Callable[..., Any]) -> None:
+    (tmp_path / "nets.py").write_text(
+        f"print('at import')\n{MODEL}\n"
+        "def chatty(input_shape, classes):\n    print('at call')\n    return make(input_shape[:3], classes)\n"
+    )
+    done = celm("run", "--model=./nets.py:chatty", "--rounds=1", "--set=run.workers=0", "--format=json")
+    assert done.returncode == 0
+    assert json.loads(done.stdout)["model"] == "./nets.py:chatty"
+    assert "at import" in done.stderr
+    assert "at call" in done.stderr

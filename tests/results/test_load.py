@@ -109,6 +109,17 @@ def test_a_damaged_run_is_one_line_that_names_the_file(copied: Path, name: str) 
     assert "\n" not in str(refused.value)
 
 
+def test_a_run_without_its_settings_is_one_line_that_names_them(copied: Path) -> None:
+    (copied / "settings.toml").unlink()
+    with pytest.raises(celm.CelmError, match=r"settings\.toml is missing"):
+        celm.load(copied)
+
+
+def test_what_is_no_path_is_one_line() -> None:
+    with pytest.raises(celm.CelmError, match="cannot load 3: it is not a path"):
+        celm.load(3)  # type: ignore[arg-type]
+
+
 def test_an_audit_is_loaded_and_its_result_must_be_the_ledgers(audit: celm.Audit, tmp_path: Path) -> None:
     assert audit.folder is not None
     loaded = celm.load(audit.folder)

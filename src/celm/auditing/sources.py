@@ -110,6 +110,8 @@ def collect_sources(global_model: Any, clients: Any) -> Sources:
         round = RoundSources("", _require_global("", named_global), _sources_from_mapping(clients))
         return Sources((round,))
     paths = [clients] if isinstance(clients, str | Path) else list(clients)
+    if not all(isinstance(path, str | Path) for path in paths):
+        raise CelmError("clients must be models by name, or paths", "as in {'north': model}")
     discovered = discover([Path(path) for path in paths], global_path or Path())
     rounds = []
     for files in discovered.rounds:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack, closing
+import sys
+from contextlib import ExitStack, closing, redirect_stdout
 from enum import StrEnum
 from importlib.util import find_spec
 from pathlib import Path
@@ -117,6 +118,8 @@ def run_command(
         experiment = options.experiment_from(file, {**option_values, "workers": workers}, settings, preset)
 
     with _RoundProgress(quiet=format is Format.json) as update_progress, ExitStack() as stack:
+        # The code of a model may print, which must not be mixed with the result.
+        stack.enter_context(redirect_stdout(sys.stderr))
         resolved = None
         if resume is None:
             from celm.federation.build import resolve_defaults

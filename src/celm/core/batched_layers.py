@@ -7,7 +7,8 @@ Activations are `rows` [M, k, features]. Between the first convolution and the f
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -64,7 +65,7 @@ def _trace_sequential(module: nn.Module) -> list[tuple[str, nn.Module]] | None:
     if not list(module.children()):
         return [("", module)] if type(module) is nn.Linear else None
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), _restored_attributes(module):
             warnings.simplefilter("ignore")
             graph = _Tracer().trace(module)
     except Exception:  # tracing runs the model's code on proxies, which may fail with any error
@@ -83,6 +84,20 @@ def _trace_sequential(module: nn.Module) -> list[tuple[str, nn.Module]] | None:
         layers.append((str(node.target) if node.op == "call_module" else "", layer))
         previous = node
     return None
+
+
+@contextmanager
+def _restored_attributes(module: nn.Module) -> Iterator[None]:
+    """Restore attributes and buffers that a forward assigns, such as a counter. Tracing would leave proxies there."""
+    saved = [(part, dict(vars(part)), dict(part._buffers)) for part in module.modules()]
+    try:
+        yield
+    finally:
+        for part, attributes, buffers in saved:
+            vars(part).clear()
+            vars(part).update(attributes)
+            part._buffers.clear()
+            part._buffers.update(buffers)
 
 
 def _layer_from_node(node: fx.Node, module: nn.Module) -> nn.Module | None:

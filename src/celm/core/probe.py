@@ -23,6 +23,7 @@ from torch.optim.adam import adam
 
 from celm.base.processor import check_bfloat16
 from celm.base.randomness import make_generator
+from celm.base.text import format_exception
 from celm.core.arguments import (
     ArgumentError,
     as_class_indices,
@@ -200,12 +201,27 @@ def _check_task(module: nn.Module, inputs: Tensor, targets: Sequence[int]) -> No
             output = module(x.requires_grad_() * 1)
         except Exception as error:
             explain_embedding(module, error)
-            return  # the probe, which computes in float32, raises what is wrong with the forward pass
+            _check_shape(module, x)
+            return  # the probe computes in float32 without inference tensors, and raises any other fault
         logits = require_logits(output)
         if logits.ndim == 2:
             check_output(module, logits, targets)
         with torch.no_grad():
             check_logits(module, x.detach(), logits.detach())
+
+
+def _check_shape(module: nn.Module, x: Tensor) -> None:
+    """Raise CelmError if the model fails on a float32 input without gradients, too, as on an input of a wrong shape."""
+    if x.dtype != torch.float32:
+        return
+    try:
+        with torch.no_grad():
+            module(x.detach())
+    except (RuntimeError, ValueError, IndexError) as error:
+        shape = tuple(x.shape[1:])
+        raise ArgumentError(
+            f"the model fails on inputs of shape {shape}: {format_exception(error)}"
+        ) from error
 
 
 def _starting_inputs(

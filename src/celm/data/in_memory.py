@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from celm.base.code_digest import short_digest
 from celm.base.errors import CelmError
+from celm.data.client_names import check_client_names
 from celm.data.dataset import Dataset, DatasetSource, Defaults, hold_out
 from celm.data.samples import Samples, is_hugging_face, read_samples, to_client_ids
 
@@ -69,7 +70,7 @@ def _read(value: Any) -> tuple[str, Samples, Samples | None]:
     if clients is not None:
         if len(clients) != len(train.labels):
             raise CelmError(f"dataset: {len(clients)} clients but {len(train.labels)} training samples")
-        train = replace(train, client_ids=to_client_ids(clients))
+        train = replace(train, client_ids=to_client_ids(clients, "dataset 'clients'"))
     test = None if test_key is None else read_samples(value[test_key], f"dataset '{test_key}'")
     return _name(value["train"]), train, test
 
@@ -100,7 +101,8 @@ def _read_partitioned(value: Any) -> tuple[str, Samples, Samples | None]:
         raise CelmError("dataset: the partitioner has no data", "set its `dataset` first") from error
     names = getattr(partitioner, "partition_id_to_natural_id", {})
     parts = [read_samples(partition, f"partition {i}") for i, partition in enumerate(partitions)]
-    clients = tuple(str(names.get(i, f"client-{i}")) for i, part in enumerate(parts) for _ in part.labels)
+    owners = [str(names.get(i, f"client-{i}")) for i, part in enumerate(parts) for _ in part.labels]
+    clients = check_client_names(owners, "dataset: the partitioner")
     inputs = torch.cat([part.inputs for part in parts])
     labels = np.concatenate([part.labels for part in parts])
     return "hf_partitions", Samples(inputs, labels, parts[0].class_names, clients), test

@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from celm.base.errors import CelmError
+from celm.base.text import format_exception
+from celm.data.client_names import check_client_names
 
 _LABEL_COLUMNS = ("label", "labels", "target", "fine_label")
 _IMAGE_COLUMNS = ("image", "img")
@@ -57,9 +59,16 @@ def read_samples(data: Any, source: str) -> Samples:
 
 def _read_pairs(data: Any, source: str) -> tuple[Any, Any]:
     """Read a map-style torch dataset whose samples are pairs of input and label."""
-    if len(data) == 0:
+    if not hasattr(data, "__len__") or not hasattr(data, "__getitem__"):
+        raise CelmError(f"{source}: {type(data).__name__} has no length or no samples by index")
+    try:
+        pairs = [data[i] for i in range(len(data))]
+    except Exception as error:
+        raise CelmError(
+            f"{source}: a sample of {type(data).__name__} cannot be read: {format_exception(error)}"
+        ) from error
+    if not pairs:
         raise CelmError(f"{source}: the dataset has no samples")
-    pairs = [data[i] for i in range(len(data))]
     if not all(isinstance(pair, tuple | list) and len(pair) == 2 for pair in pairs):
         raise CelmError(f"{source}: a sample of {type(data).__name__} is not a pair of input and label")
     labels = [label.item() if isinstance(label, Tensor | np.generic) else label for _, label in pairs]
@@ -93,15 +102,18 @@ def _read_hugging_face(data: Any, source: str) -> Samples:
         to_inputs(inputs, source),
         _to_labels(values[label], source),
         tuple(names) if names else None,
-        None if clients is None else to_client_ids(clients),
+        None if clients is None else to_client_ids(clients, f"{source}: column '{_CLIENT_COLUMN}'"),
     )
     _check_lengths(samples, source)
     return samples
 
 
-def to_client_ids(values: Sequence[Any]) -> tuple[str, ...]:
+def to_client_ids(values: Any, source: str) -> tuple[str, ...]:
     """Return the names of clients; a number i becomes client-i."""
-    return tuple(value.strip() if isinstance(value, str) else f"client-{value}" for value in values)
+    plain = values.tolist() if isinstance(values, Tensor | np.ndarray) else values
+    return check_client_names(
+        [value.item() if isinstance(value, np.generic) else value for value in plain], source
+    )
 
 
 def _stack(values: Sequence[Any], source: str) -> NDArray[Any]:
@@ -144,6 +156,8 @@ def _to_tensor(values: Any, source: str) -> Tensor:
 
 
 def _to_labels(values: Any, source: str) -> NDArray[Any]:
+    if isinstance(values, list | tuple) and len({isinstance(label, str) for label in values}) > 1:
+        raise CelmError(f"{source}: labels mix texts and numbers", "use either whole numbers or text")
     array = np.asarray(values.detach().cpu() if isinstance(values, Tensor) else values)
     if array.ndim == 2 and array.shape[1] == 1:
         array = array[:, 0]

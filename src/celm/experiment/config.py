@@ -24,7 +24,7 @@ from celm.attacks import attacks
 from celm.base.errors import CelmError, suggest_name
 from celm.base.files import read_text
 from celm.base.registry import describe_validation_error
-from celm.base.text import truncate
+from celm.base.text import single_line, truncate
 from celm.data.registry import datasets, splits
 from celm.experiment.component_config import (
     ComponentConfig,
@@ -317,7 +317,12 @@ def _copy_plain(value: Any, setting: str = "") -> Any:
         return [_copy_plain(item, setting) for item in value]
     if value is None or isinstance(value, str | int | float | bool | BaseModel):
         return value
+    if type(value).__module__ == "numpy" and getattr(value, "shape", None) == ():  # numpy is slow to import
+        return value.item()
+    shown = truncate(single_line(repr(value)), 60)
     raise CelmError(
-        f"setting '{setting}' has an unsupported type: {type(value).__name__} {value!r:.100}",
-        "use text, a number, true, false or a list",
+        f"setting '{setting}' has an unsupported type: {type(value).__name__} {shown}",
+        "give data as (x, y), or as {'train': (x, y)}"
+        if setting.startswith("dataset.")
+        else "use text, a number, true, false or a list",
     )

@@ -21,7 +21,7 @@ from celm.base.errors import CelmError, suggest_name
 from celm.base.registry import build_component
 from celm.base.text import format_exception
 from celm.core.model_stack import extract_logits
-from celm.core.task_check import check_logits, check_num_classes
+from celm.core.task_check import check_logits, check_num_classes, require_logits
 from celm.models.registry import ModelFactory
 
 
@@ -52,6 +52,9 @@ def build_given_model(
 
 
 def _checked_module(module: nn.Module, name: str, input_shape: tuple[int, ...], classes: int) -> nn.Module:
+    for key, tensor in module.state_dict().items():
+        if isinstance(tensor, torch.Tensor) and not bool(tensor.isfinite().all()):
+            raise CelmError(f"model '{name}' has values that are not finite: tensor '{key}'")
     returns_logits = check_forward(module, name, input_shape, classes)
     return module if returns_logits else _LogitsOnly(module)
 
@@ -189,6 +192,19 @@ def _factory_arguments(
     return keywords
 
 
+def _check_differentiable(module: nn.Module, logits: torch.Tensor, name: str) -> None:
+    """Raise CelmError if training cannot change the logits."""
+    if not logits.is_floating_point():
+        raise CelmError(
+            f"model '{name}' returns {logits.dtype}, not logits", "return scores, not predicted classes"
+        )
+    if not logits.requires_grad and any(parameter.requires_grad for parameter in module.parameters()):
+        raise CelmError(
+            f"the logits of model '{name}' do not depend on its parameters",
+            "remove detach() and no_grad() from its forward",
+        )
+
+
 def check_forward(
     module: nn.Module, name: str, input_shape: tuple[int, ...], classes: int, hint: str | None = None
 ) -> bool:
@@ -202,8 +218,9 @@ def check_forward(
     modes = {part: part.training for part in module.modules()}
     try:
         module.eval()
-        with torch.no_grad():
+        with torch.enable_grad():
             outputs = module(inputs)
+        _check_differentiable(module, require_logits(outputs, f"model '{name}'"), name)
         logits = check_logits(module, inputs, outputs, name=f"model '{name}'", hint=hint)
     except CelmError:
         raise

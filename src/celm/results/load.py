@@ -23,6 +23,8 @@ def load(path: str | os.PathLike[str]) -> Run | Comparison | Study | Audit | Fed
     `Audit`, and the folder of a live strategy a `Federation`. `celm.resume` continues a run. Raise CelmError if the
     folder is none of these, or is damaged.
     """
+    if not isinstance(path, str | os.PathLike):
+        raise CelmError(f"cannot load {path!r:.80}: it is not a path")
     folder = Path(path).expanduser()
     if not folder.is_dir():
         raise CelmError(
@@ -33,6 +35,8 @@ def load(path: str | os.PathLike[str]) -> Run | Comparison | Study | Audit | Fed
         return Comparison(folder) if manifest and manifest.command[1] == "compare" else Study(folder)
     if (folder / "settings.toml").is_file():
         return Run.read_any(RunFiles.open(folder))
+    if (folder / "result.json").is_file() and (folder / "times.jsonl").is_file():
+        raise CelmError(f"cannot load {folder}: its settings.toml is missing", "restore it from a copy")
     if is_state_folder(folder):
         try:
             return Federation(folder)

@@ -205,7 +205,7 @@ class Run(ContributionViews):
 
     def _headline(self) -> str:
         title = " ".join([self.experiment.rule.name, *run_title_parts(self.experiment)])
-        rounds = f"{self.metrics['rounds']} rounds"
+        rounds = pluralise(self.metrics["rounds"], "round")
         if not self.finished:
             rounds = f"{self.metrics['rounds']} of {pluralise(self.experiment.run.rounds or 0, 'round')}"
         accuracy = "" if math.isnan(self.accuracy) else f", accuracy {self.accuracy:.4f}"

@@ -106,7 +106,7 @@ class ImageFolder(DatasetSource):
                 return None
             raise CelmError(f"{self.path} has training files with no column '{self.owner_column}'")
         values = parquet.read_column(files, self.owner_column)
-        return check_client_names(values, self.owner_column, files[0])
+        return check_client_names(values, f"column '{self.owner_column}' of {files[0]}")
 
     def _decode_subsets(
         self,

@@ -132,11 +132,7 @@ class Table(DatasetSource):
                 return None
             raise CelmError(f"{path} has no column '{self.owner_column}'")
         values = table.column(self.owner_column).to_pylist()
-        if any(not isinstance(value, int | str) for value in values):
-            raise CelmError(
-                f"column '{self.owner_column}' of {path} must have a name or a number in each row"
-            )
-        return list(check_client_names(values, self.owner_column, path))
+        return list(check_client_names(values, f"column '{self.owner_column}' of {path}"))
 
 
 def _group_ids(names: Sequence[str]) -> np.ndarray[Any, np.dtype[np.int64]]:
