@@ -17,7 +17,7 @@ from typing import Any
 
 from tests.support.deployment import PATIENCE, Deployment, deployment, until
 
-from celm.flower.summary_table import format_contributions
+from celm.live.summary_table import format_contributions
 from celm.records.class_evidence import claims_from_records
 from celm.records.hash_chain import verify_chain
 from celm.report.build import build_report

@@ -26,11 +26,11 @@ from transformers import DistilBertConfig, DistilBertForSequenceClassification
 
 from celm.base.randomness import make_generator
 from celm.base.stage_timer import StageTimer
-from celm.flower.live_server import LiveServer
-from celm.flower.reply_validation import ValidatedReplies
-from celm.flower.server_model import ServerModel
-from celm.flower.server_parts import build_server
-from celm.flower.state_store import StateStore
+from celm.live.client_replies import ClientReplies
+from celm.live.live_server import LiveServer
+from celm.live.server_model import ServerModel
+from celm.live.server_parts import build_server
+from celm.live.state_store import StateStore
 from celm.models.adapter_settings import AdapterSettings
 from celm.rules.messages import ClientUpdate
 from celm.rules.rule import ServerContext
@@ -90,7 +90,7 @@ def run_federation(start: str, seed: int, evidence: str) -> list[Any]:
     server_model = ServerModel.build(model, shape, CLASSES, "cpu", None, adapters, partial=True)
     context = ServerContext((), CLASSES, shape, 0, seed, server_model.probed_module, server_model.head)
     server = build_server("celm", EVIDENCE[evidence], "trust", None, None, None, context, adapters)
-    live_server = LiveServer("celm", server, None, StateStore(None), None, server_model.reference())
+    live_server = LiveServer("celm", server, None, StateStore(None), None, server_model.reference(), "flwr")
     live_server.set_exchanged(adapter_of(model), server_model)
     live_server.prepare(ROUNDS, {})
     global_model, steps = adapter_of(model), []
@@ -103,7 +103,7 @@ def run_federation(start: str, seed: int, evidence: str) -> list[Any]:
             client.load_state_dict(messages[name].model, strict=False)
             train(client, HELD[name], make_generator(seed, "client", number, name), steps=10)
             updates[name] = ClientUpdate(adapter_of(client), num_steps=10, num_examples=32)
-        steps.append(live_server.step(messages, ValidatedReplies(updates, {}, {}), StageTimer()))
+        steps.append(live_server.step(messages, ClientReplies(updates, {}), StageTimer()))
         live_server.state = steps[-1].state
         global_model = steps[-1].state.model
     return steps

@@ -269,7 +269,7 @@ def test_a_setting_that_an_older_celm_did_not_have_takes_its_default(tmp_path: P
 
 
 def test_a_state_of_a_newer_celm_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("celm.flower.state_store._STATE_VERSION", 2)
+    monkeypatch.setattr("celm.live.state_store._STATE_VERSION", 2)
     play(tmp_path, 1)
     monkeypatch.undo()
     with pytest.raises(CelmError, match=r"schema_version 2.*newer celm"):

@@ -15,7 +15,7 @@ import pytest
 
 pytest.importorskip("flwr", reason="Flower is not installed: pip install 'celm[flower]'")
 
-from celm.flower.round_record import verify_chain
+from celm.live.round_record import verify_chain
 from support.deployment import PATIENCE, Deployment, deployment, kill, until
 
 pytestmark = pytest.mark.slow

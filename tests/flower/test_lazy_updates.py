@@ -12,8 +12,9 @@ pytest.importorskip("flwr", reason="Flower is not installed: pip install 'celm[f
 
 from flwr.app import ArrayRecord
 
-from celm.flower import CelmStrategy, reply_validation
-from celm.flower.array_codec import ArrayLayout
+from celm.flower import CelmStrategy
+from celm.flower.array_codec import FlowerLayout
+from celm.live import client_replies
 from celm.models import averaging
 from celm.models.state_dict import StateDict
 from support.consortium import member, play_consortium
@@ -34,7 +35,7 @@ def rounds_of(folder: Path) -> list[dict[str, Any]]:
 def test_the_record_is_the_same_to_the_last_bit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In the warm-up and after it, with clipped, idle and excluded members."""
     expected = rounds_of(tmp_path / "eager")
-    monkeypatch.setattr(reply_validation, "LAZY_BYTES", 0)
+    monkeypatch.setattr(client_replies, "LAZY_BYTES", 0)
     assert rounds_of(tmp_path / "lazy") == expected
     assert any(line["clipped"] for line in expected)
     assert any("idle" in flags for line in expected for flags in line["flags"].values())
@@ -45,16 +46,16 @@ def test_few_models_are_in_memory_at_once(
     monkeypatch: pytest.MonkeyPatch, lazy_bytes: int, least: int, most: int
 ) -> None:
     """One warm-up round and one after it, by batches of one model. If updates are not lazy, all are in memory."""
-    monkeypatch.setattr(reply_validation, "LAZY_BYTES", lazy_bytes)
+    monkeypatch.setattr(client_replies, "LAZY_BYTES", lazy_bytes)
     monkeypatch.setattr(averaging, "READ_AHEAD_BYTES", 1)
     alive, peak = 0, 0
-    decode = ArrayLayout.decode_state
+    decode = FlowerLayout.decode_state
 
     def end() -> None:
         nonlocal alive
         alive -= 1
 
-    def counted(layout: ArrayLayout, record: ArrayRecord) -> StateDict:
+    def counted(layout: FlowerLayout, record: ArrayRecord) -> StateDict:
         nonlocal alive, peak
         state = decode(layout, record)
         weakref.finalize(next(iter(state.values())), end)
@@ -62,7 +63,7 @@ def test_few_models_are_in_memory_at_once(
         peak = max(peak, alive)
         return state
 
-    monkeypatch.setattr(ArrayLayout, "decode_state", counted)
+    monkeypatch.setattr(FlowerLayout, "decode_state", counted)
     clients = {f"client-{i}": member((i % 3, (i + 1) % 3)) for i in range(12)}
     strategy = CelmStrategy(
         network(),

@@ -27,7 +27,7 @@ from flwr.serverapp.strategy import (
 
 from celm.base.errors import CelmError
 from celm.flower import CelmStrategy, ContributionStrategy
-from celm.flower.round_record import verify_chain
+from celm.live.round_record import verify_chain
 from celm.records.federation_files import read_federation
 from celm.report.build import build_report
 from support.small_grid import Client, SmallGrid, arrays_of, config_of, initial, learner, network, reply

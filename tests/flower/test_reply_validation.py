@@ -18,9 +18,10 @@ from hypothesis import strategies as st
 
 from celm.base.errors import CelmError
 from celm.flower import CelmStrategy, ContributionStrategy
-from celm.flower.array_codec import ArrayLayout, InvalidReplyError
+from celm.flower.array_codec import FlowerLayout
 from celm.flower.reply_validation import parse_reply
-from celm.flower.round_record import check_chain
+from celm.live.array_layout import InvalidReplyError
+from celm.live.round_record import check_chain
 from celm.models.state_dict import describe_mismatch, get_state
 from support.small_grid import Client, SmallGrid, arrays_of, initial, learner, network, reply
 
@@ -191,7 +192,7 @@ def test_whatever_comes_is_either_an_update_that_fits_or_a_refusal(
     data: bytes, shape: tuple[int, ...], serialization: str, said: dict[str, Any]
 ) -> None:
     reference = {"bias": torch.zeros(5)}
-    layout = ArrayLayout(("bias",), reference)
+    layout = FlowerLayout(("bias",), reference)
     arrays = ArrayRecord({"bias": Array("float32", shape, serialization, data)})
     SmallGrid({})  # without a grid there are no messages
     asked = Message(RecordDict(), 1, "train")
@@ -335,24 +336,24 @@ def test_metrics_of_clients_that_report_nonsense_are_left_out() -> None:
 
 def test_arrays_that_do_not_fit_the_model_are_an_error_that_says_so() -> None:
     with pytest.raises(CelmError, match="initial arrays: 1, but the model has 4 tensors"):
-        ArrayLayout.from_initial_arrays(ArrayRecord([np.zeros(3)]), get_state(network()))
+        FlowerLayout.from_initial_arrays(ArrayRecord([np.zeros(3)]), get_state(network()))
     wrong = ArrayRecord({**initial(), "3.bias": Array(np.zeros(4, np.float32))})
     with pytest.raises(CelmError, match=r"array '3.bias': expected shape \(3,\), declared \(4,\)"):
-        ArrayLayout.from_initial_arrays(wrong, get_state(network()))
+        FlowerLayout.from_initial_arrays(wrong, get_state(network()))
 
 
 @pytest.mark.parametrize("order", ["C", "F"])
 @pytest.mark.parametrize("kind", ["<f4", ">f4", "<f8", "<f2"])
 def test_arrays_of_any_memory_order_and_byte_order_are_read(order: Any, kind: str) -> None:
     values = np.arange(6).reshape(2, 3).astype(kind)
-    layout = ArrayLayout(("w",), {"w": torch.zeros(2, 3)})
+    layout = FlowerLayout(("w",), {"w": torch.zeros(2, 3)})
     found = layout.decode_state(ArrayRecord({"w": Array(np.asarray(values, order=order))}))
     torch.testing.assert_close(found["w"], torch.arange(6.0).reshape(2, 3))
 
 
 def test_what_goes_out_comes_back_the_same_even_scalars_and_counters() -> None:
     state = {"count": torch.tensor(7), "w": torch.randn(2, 2), "none": torch.zeros(0, 3)}
-    layout = ArrayLayout.from_initial_arrays(ArrayRecord(state), state)
+    layout = FlowerLayout.from_initial_arrays(ArrayRecord(state), state)
     back = layout.decode_state(layout.encode_state(state))
     for name, tensor in state.items():
         torch.testing.assert_close(back[name], tensor, rtol=0, atol=0)
@@ -361,11 +362,11 @@ def test_what_goes_out_comes_back_the_same_even_scalars_and_counters() -> None:
 def test_a_tensor_that_numpy_does_not_know_is_refused_with_a_hint() -> None:
     state = {"w": torch.zeros(2, dtype=torch.bfloat16)}
     with pytest.raises(CelmError, match="bfloat16"):
-        ArrayLayout(("w",), state).encode_state(state)
+        FlowerLayout(("w",), state).encode_state(state)
 
 
 def test_a_refusal_is_bounded_however_many_dimensions_are_declared() -> None:
-    layout = ArrayLayout(("w",), {"w": torch.zeros(2)})
+    layout = FlowerLayout(("w",), {"w": torch.zeros(2)})
     record = ArrayRecord({"w": Array("float32", tuple([1] * 10_000), "numpy.ndarray", b"")})
     with pytest.raises(InvalidReplyError) as refused:
         layout.decode_state(record)

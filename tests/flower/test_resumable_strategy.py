@@ -21,7 +21,7 @@ from torch import nn
 
 from celm.base.errors import CelmError
 from celm.flower import CelmStrategy, ContributionResult, ContributionStrategy
-from celm.flower.round_record import check_chain, verify_chain
+from celm.live.round_record import check_chain, verify_chain
 from celm.records.federation_files import read_state_folder
 from celm.report.build import build_report
 from support.small_grid import Client, SmallGrid, arrays_of, initial, learner, network, reply

@@ -25,11 +25,10 @@ from celm.base.errors import CelmError
 from celm.base.files import tensor_digest
 from celm.flower import Command, Webhook
 from celm.flower.json_logs import set_log_format
-from celm.flower.kept_uploads import file_stems, save_uploads
 from celm.operations.metrics_text import format_metrics
 from support.consortium import play_consortium
 from support.http_receiver import http_receiver
-from support.small_grid import SmallGrid, initial, network
+from support.small_grid import SmallGrid, initial
 from support.state_folders import clients, lines_of, play, strategy
 
 Received = tuple[str, list[dict[str, Any]]]
@@ -161,8 +160,8 @@ def test_a_full_disk_keeps_the_old_metrics(tmp_path: Path) -> None:
     (tmp_path / "metrics.prom").write_text("old")
     script = (
         "import resource, signal, sys; from pathlib import Path\n"
-        "from celm.flower.round_outputs import RoundOutputs; from celm.flower.state_store import StateStore\n"
-        "store = StateStore(sys.argv[1]); outputs = RoundOutputs(store, [], 'text', 0, 1, False)\n"
+        "from celm.live.round_outputs import RoundOutputs; from celm.live.state_store import StateStore\n"
+        "store = StateStore(sys.argv[1]); outputs = RoundOutputs(store, [], 0, 1, False)\n"
         "store.records.append({'round': 1, 'time': '2026-01-01T00:00:00+00:00', 'asked': [], 'received': {},"
         " 'excluded': {}, 'absent': [], 'client_weights': {}})\n"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN); resource.setrlimit(resource.RLIMIT_FSIZE, (4, 4))\n"
@@ -241,32 +240,9 @@ def test_the_last_uploads_are_kept_and_can_be_audited(
     assert set(json.loads(done.stdout)["scores"]) == {"a", "b", "c"}
 
 
-def test_old_uploads_are_removed_before_the_bound_is_exceeded(tmp_path: Path) -> None:
-    model = network().state_dict()
-    size = sum(tensor.numel() * 4 for tensor in model.values())
-    for number in range(1, 6):
-        save_uploads(tmp_path, number, model, {"a": model}, 5, 5 * size)
-    kept = sorted(path.name for path in (tmp_path / "uploads").iterdir())
-    assert kept[-1] == "round-000005"
-    assert len(kept) < 3  # a round has two models, and files have headers
-    with pytest.raises(CelmError, match="more than upload_bytes"):
-        save_uploads(tmp_path, 6, model, {"a": model}, 5, size)
-    assert sorted(path.name for path in (tmp_path / "uploads").iterdir()) == kept
-
-
 def test_uploads_that_cannot_be_kept_cost_no_round(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     assert len(play(tmp_path, 3, keep_uploads=2, upload_bytes=10).records) == 3
     assert sum("uploads not written" in line for line in caplog.messages) == 1
-
-
-def test_no_client_name_is_used_as_a_path() -> None:
-    names = ["../../etc/x", "a/b", "a_b-2", "global", "GLOBAL", "", ".", "n" * 300, "ward", "Ward"]
-    stems = file_stems(dict.fromkeys(names))
-    assert len({stem.casefold() for stem in stems}) == len(names)
-    assert all(stem and stem.casefold() != "global" and not set(stem) & set("/\\\0") for stem in stems)
-    assert not [stem for stem in stems if stem.startswith(".")]
-    assert max(map(len, stems)) < 150
-    assert stems[8] == "ward"
 
 
 def test_the_page_is_refreshed_in_each_round(tmp_path: Path) -> None:

@@ -18,8 +18,13 @@ from celm.base.errors import CelmError
 if find_spec("flwr") is None:
     raise CelmError("celm.flower needs Flower", "pip install 'celm[flower]'")
 
+from flwr.common.logger import FLOWER_LOGGER
+
 from celm.flower.result import ContributionResult
 from celm.flower.strategy import CelmStrategy, ContributionStrategy
+from celm.live.logger import use_logger
 from celm.operations.alerts import Command, Webhook
+
+use_logger(FLOWER_LOGGER)
 
 __all__ = ["CelmStrategy", "Command", "ContributionResult", "ContributionStrategy", "Webhook"]

@@ -6,11 +6,11 @@ import time
 from collections.abc import Callable, Iterable
 from logging import INFO
 
-from flwr.common import log
 from flwr.serverapp import Grid
 
 from celm.base.errors import CelmError
-from celm.flower.node_names import Node
+from celm.live.logger import log
+from celm.live.node_names import Node
 
 IdentifyFn = Callable[[Iterable[Node]], dict[str, int]]
 """Takes the nodes of the grid and returns client name to node id."""

@@ -1,38 +1,18 @@
-"""Match evaluation replies to clients, and log what changes: who is left out of a mean, and when accuracy collapses."""
+"""Match evaluation replies to clients, and average the metrics in them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from logging import WARNING
-from typing import Any
 
 from flwr.app import Message, MetricRecord, RecordDict
-from flwr.common import log
 
-from celm.flower.metrics import AggregatedMetrics, MetricsAggregateFn, aggregate_metrics
+from celm.flower.metrics import MetricsAggregateFn, aggregate_metrics, to_metric_record
 from celm.flower.reply_validation import describe_error
-from celm.records.metric_series import find_alarms, metric_series
-
-
-@dataclass
-class MetricsLog:
-    """Warnings about clients that do not count in a mean, once per change."""
-
-    phase: str
-    excluded: Mapping[str, str] = field(default_factory=dict)
-    capped: Mapping[str, str] = field(default_factory=dict)
-
-    def update(self, aggregated: AggregatedMetrics) -> AggregatedMetrics:
-        """Log what is new since the last call; return `aggregated`."""
-        for client, reason in aggregated.excluded.items():
-            if self.excluded.get(client) != reason:
-                log(WARNING, "\t> left out of the %s metrics: %s: %s", self.phase, client, reason)
-        for client, reason in aggregated.capped.items():
-            if client not in self.capped:
-                log(WARNING, "\t> bounded in the %s metrics: %s: %s", self.phase, client, reason)
-        self.excluded, self.capped = aggregated.excluded, aggregated.capped
-        return aggregated
+from celm.live.client_metrics import AggregatedMetrics
+from celm.live.logger import log
+from celm.live.metrics_log import MetricsLog
 
 
 @dataclass
@@ -63,7 +43,7 @@ class Evaluation:
         excluded = {**unusable, **aggregated.excluded}
         self.round_number, self.messages = round_number, {}
         self.result = self.log.update(AggregatedMetrics(aggregated.values, excluded, aggregated.capped))
-        return aggregated.values
+        return to_metric_record(aggregated.values)
 
     def record(self, round_number: int) -> dict[str, dict[str, str]]:
         """Return what the record says about the clients of a round."""
@@ -106,18 +86,3 @@ def _contents_by_client(
         else:
             contents[client] = messages[0].content
     return contents, unusable
-
-
-def log_new_alarms(
-    evaluations: Sequence[Mapping[str, Any]], rounds: Sequence[Mapping[str, Any]], classes: int
-) -> list[str]:
-    """Log and return what the last evaluation adds to the alarms: a collapse is new once, also after a restart."""
-    earlier = evaluations[:-1]
-    last_round = earlier[-1]["round"] if earlier else 0
-    earlier_rounds = [line for line in rounds if line["round"] <= last_round]
-    known = {alarm.text for alarm in find_alarms(metric_series(earlier, earlier_rounds), classes)}
-    alarms = [alarm.text for alarm in find_alarms(metric_series(evaluations, rounds), classes)]
-    new = [text for text in alarms if text not in known]
-    for text in new:
-        log(WARNING, "%s", text)
-    return new

@@ -13,8 +13,9 @@ from logging import WARNING
 from typing import TYPE_CHECKING
 
 from flwr.app import Error, Message
-from flwr.common import log
 from flwr.common.constant import ErrorCode
+
+from celm.live.logger import log
 
 if TYPE_CHECKING:
     from flwr.serverapp import Grid

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -10,11 +9,14 @@ from functools import partial
 from logging import WARNING
 
 from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
-from flwr.common import log
 from flwr.common.constant import ErrorCode
 
 from celm.base.text import quote as quote_name
-from celm.flower.array_codec import ArrayLayout, InvalidReplyError
+from celm.flower.array_codec import FlowerLayout
+from celm.live import client_replies
+from celm.live.array_layout import InvalidReplyError
+from celm.live.client_replies import ClientReplies, parse_accuracy, parse_count
+from celm.live.logger import log
 from celm.rules.messages import ClientUpdate, LazyUpdate
 
 _NUM_STEPS_KEY = "num-steps"
@@ -23,9 +25,6 @@ MODEL_TO_EVALUATE_KEY = "examine"
 """Record in which a rule sends a second model, for the client to evaluate."""
 _REPORTED_ACCURACY_KEY = "examined-accuracy"
 """Metric in which a client reports the accuracy of that model."""
-
-LAZY_BYTES = 4_000_000_000
-"""Bytes of a round's models from which on each is decoded again on every use, and not kept."""
 
 _ERROR_REASONS = {
     ErrorCode.LOAD_CLIENT_APP_EXCEPTION: "its app could not be loaded",
@@ -38,20 +37,15 @@ _ERROR_REASONS = {
 
 
 @dataclass(frozen=True)
-class ValidatedReplies:
-    """Usable updates in the order of the selected clients, and the reason for each exclusion."""
-
-    updates: Mapping[str, ClientUpdate]
-    contents: Mapping[str, RecordDict]
-    excluded: Mapping[str, str]
-    unexpected: list[str] = field(default_factory=list)
-    """Replies that answer no message of this round."""
+class ValidatedReplies(ClientReplies):
+    contents: Mapping[str, RecordDict] = field(default_factory=dict)
+    """Client to the content of its usable reply."""
 
 
 def validate_replies(
     replies: Iterable[Message],
     message_ids: Mapping[str, str],
-    layout: ArrayLayout,
+    layout: FlowerLayout,
     array_key: str,
     size_key: str,
     node_ids: Mapping[str, int] | None = None,
@@ -74,7 +68,7 @@ def validate_replies(
             continue
         reply_counts[client] += 1
         reply_by_client[client] = reply
-    is_lazy = layout.num_bytes * len(reply_by_client) >= LAZY_BYTES
+    is_lazy = layout.num_bytes * len(reply_by_client) >= client_replies.LAZY_BYTES
     updates: dict[str, ClientUpdate] = {}
     contents: dict[str, RecordDict] = {}
     excluded: dict[str, str] = {}
@@ -91,11 +85,11 @@ def validate_replies(
         except Exception as error:  # unforeseen; the log has the traceback
             log(WARNING, "the reply of %s cannot be read", client, exc_info=error)
             excluded[client] = f"cannot be read ({type(error).__name__})"
-    return ValidatedReplies(updates, contents, excluded, unexpected)
+    return ValidatedReplies(updates, excluded, unexpected, contents)
 
 
 def parse_reply(
-    reply: Message, layout: ArrayLayout, array_key: str, size_key: str, is_lazy: bool = False
+    reply: Message, layout: FlowerLayout, array_key: str, size_key: str, is_lazy: bool = False
 ) -> ClientUpdate:
     """Return the update in a reply; raise `InvalidReplyError` if it is not usable.
 
@@ -105,9 +99,9 @@ def parse_reply(
         raise InvalidReplyError(describe_error(reply))
     arrays = _single_array_record(reply.content, array_key)
     state = layout.decode_state(arrays)
-    num_steps = int(_parse_count(reply.content, _NUM_STEPS_KEY, default=1, unit="local steps"))
-    num_examples = int(_parse_count(reply.content, size_key, default=0, unit="samples"))
-    accuracy = reported_accuracy(reply.content)
+    num_steps = parse_count(_find_metric(reply.content, _NUM_STEPS_KEY), 1, "local steps")
+    num_examples = parse_count(_find_metric(reply.content, size_key), 0, "samples")
+    accuracy = parse_accuracy(_find_metric(reply.content, _REPORTED_ACCURACY_KEY))
     if is_lazy:
         decode = partial(layout.decode_state, arrays)
         return LazyUpdate(decode, num_steps, num_examples, reported_accuracy=accuracy)  # type: ignore[arg-type]
@@ -131,21 +125,6 @@ def _single_array_record(content: RecordDict, key: str) -> ArrayRecord:
         extra = next(name for name in array_records if name != key)
         raise InvalidReplyError(f"unexpected array record {quote_name(extra)}")
     raise InvalidReplyError(f"{len(array_records)} array records in its reply")
-
-
-def _parse_count(content: RecordDict, key: str, default: float, unit: str) -> float:
-    """Return a count that a client reports, or `default`; raise `InvalidReplyError` if it is not a count."""
-    value = _find_metric(content, key)
-    if value is None:
-        return default
-    if not isinstance(value, int | float) or not 0 <= value < 2**53:
-        raise InvalidReplyError(f"reports {quote_name(str(value), 40)} {unit}")
-    return value
-
-
-def reported_accuracy(content: RecordDict) -> float | None:
-    value = _find_metric(content, _REPORTED_ACCURACY_KEY)
-    return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
 
 
 def _find_metric(content: RecordDict, key: str) -> object:

@@ -13,20 +13,22 @@ from logging import INFO, WARNING
 from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
-from flwr.common import log
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
 from celm.base.errors import CelmError
 from celm.federation.flags import Flags
 from celm.flower import metrics
-from celm.flower.evaluation import Evaluation, log_new_alarms
+from celm.flower.evaluation import Evaluation
 from celm.flower.message_exchange import send_and_receive
 from celm.flower.result import ContributionResult
 from celm.flower.round_config import RoundConfig
-from celm.flower.round_outputs import RoundOutputs
-from celm.flower.state_store import StateStore
-from celm.flower.summary_table import format_contributions
+from celm.live.client_metrics import metrics_to_json
+from celm.live.logger import log
+from celm.live.metrics_log import log_new_alarms
+from celm.live.round_outputs import RoundOutputs
+from celm.live.state_store import StateStore
+from celm.live.summary_table import format_contributions
 from celm.records.federation_records import EvaluationRecord
 from celm.records.schema import make_line
 
@@ -217,8 +219,8 @@ class ResumableStrategy(Strategy):
         """Append an evaluation to the record, with the keys in `others`, and warn if accuracy collapsed."""
         line: dict[str, Any] = {
             "round": round_number,
-            "clients": metrics.metrics_to_json(by_clients),
-            "server": metrics.metrics_to_json(by_server),
+            "clients": metrics_to_json(by_clients),
+            "server": metrics_to_json(by_server),
             **others,
         }
         self.state_store.save_evaluation(make_line(EvaluationRecord, line))

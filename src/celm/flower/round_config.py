@@ -14,9 +14,9 @@ from logging import WARNING
 from typing import Any
 
 from flwr.app import ConfigRecord
-from flwr.common import log
 
 from celm.base.text import quote as quote_name
+from celm.live.logger import log
 
 
 @dataclass

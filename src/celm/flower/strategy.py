@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
-from flwr.common import log
 from flwr.serverapp import Grid
 from torch import Tensor
 
@@ -29,21 +28,25 @@ from celm.federation.build import check_device
 from celm.federation.flags import round_flags
 from celm.federation.round import sample_clients
 from celm.flower import metrics
-from celm.flower.array_codec import ArrayLayout, InvalidReplyError
+from celm.flower.array_codec import FlowerLayout
 from celm.flower.bound_signature import fix_first_argument
 from celm.flower.connected_nodes import IdentifyFn, check_sampling, sample_size, wait_for_enough_nodes
-from celm.flower.evaluation import Evaluation, MetricsLog
-from celm.flower.live_server import LiveServer
+from celm.flower.evaluation import Evaluation
+from celm.flower.json_logs import set_log_format
 from celm.flower.pending_round import PendingRound
 from celm.flower.reply_validation import validate_replies
 from celm.flower.resumable_strategy import ResumableStrategy
-from celm.flower.round_log import FlagLog, log_weights
-from celm.flower.round_outputs import RoundOutputs
-from celm.flower.server_model import ModelOrFactory, ServerModel, check_validation_data, make_validate_fn
-from celm.flower.server_parts import build_server
 from celm.flower.settings_tree import settings_tree
-from celm.flower.state_store import StateStore
 from celm.flower.train_content import make_content
+from celm.live.array_layout import InvalidReplyError
+from celm.live.live_server import LiveServer
+from celm.live.logger import log
+from celm.live.metrics_log import MetricsLog
+from celm.live.round_log import FlagLog, log_weights
+from celm.live.round_outputs import RoundOutputs
+from celm.live.server_model import ModelOrFactory, ServerModel, check_validation_data, make_validate_fn
+from celm.live.server_parts import build_server
+from celm.live.state_store import StateStore
 from celm.models.adapter_settings import AdapterSettings, OutputKind
 from celm.models.state_dict import StateDict
 from celm.operations.alerts import Alert
@@ -147,14 +150,13 @@ class ContributionStrategy(ResumableStrategy):
         server = build_server(rule, rule_options or {}, preset, probe, filter, aggregator, context, adapters)
         check_validation_data(name, server.rule.requirements, validation)
         self.state_store = StateStore(folder)
-        self.outputs = RoundOutputs(
-            self.state_store, alerts, log_format, keep_uploads, upload_bytes, refresh_report
-        )
+        self.outputs = RoundOutputs(self.state_store, alerts, keep_uploads, upload_bytes, refresh_report)
+        set_log_format(log_format)
         if self.state_store.folder is not None:
             log(INFO, "State and record are saved in %s", self.state_store.folder.path)
         validate_fn = validation and make_validate_fn(self.model.module, classes, *validation)
         self.live_server = LiveServer(
-            name, server, validate_fn, self.state_store, local_heads, self.model.reference()
+            name, server, validate_fn, self.state_store, local_heads, self.model.reference(), "flwr"
         )
         self.min_clients = max(1, min(2, min_train_nodes) if min_clients is None else min_clients)
         self.retries = retries
@@ -173,7 +175,7 @@ class ContributionStrategy(ResumableStrategy):
         self.configrecord_key = configrecord_key
         self.train_metrics_aggr_fn = train_metrics_aggr_fn
         self.evaluate_metrics_aggr_fn = evaluate_metrics_aggr_fn
-        self.layout: ArrayLayout | None = None
+        self.layout: FlowerLayout | None = None
         self.pending_round: PendingRound | None = None
         self.train_log, self.evaluation, self.classes = MetricsLog("train"), Evaluation(), classes
         self.last_arrays: list[bytes] = []
@@ -197,7 +199,7 @@ class ContributionStrategy(ResumableStrategy):
         `start` and, if nobody else did, the first `configure_train` call it. Call it to resume in your own loop.
         """
         self.state_store.hold_lock()
-        self.layout = self.model.make_layout(initial_arrays)
+        self.layout = self.model.make_layout(FlowerLayout, initial_arrays)
         self.live_server.set_exchanged(self.layout.reference, self.model)
         self.pending_round, self.last_arrays, self.attempt = None, [], 0
         names = ("fraction_train", "min_train_nodes", "weighted_by_key")
@@ -276,10 +278,11 @@ class ContributionStrategy(ResumableStrategy):
         if not self.is_in_start:
             self.outputs.write_page()  # your own loop may have no evaluation
         log_weights(step.result.client_weights)
-        if aggregated.values is not None:
-            log(INFO, "\t└──> Aggregated MetricRecord: %s", dict(aggregated.values))
+        values = metrics.to_metric_record(aggregated.values)
+        if values is not None:
+            log(INFO, "\t└──> Aggregated MetricRecord: %s", dict(values))
         log(DEBUG, "\t└──> Time: %s", pending.timer.format_shares())
-        return self._to_arrays(step.state.model), aggregated.values
+        return self._to_arrays(step.state.model), values
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -314,7 +317,7 @@ class ContributionStrategy(ResumableStrategy):
         return self.layout is not None
 
     @property
-    def prepared_layout(self) -> ArrayLayout:
+    def prepared_layout(self) -> FlowerLayout:
         if self.layout is None:
             raise CelmError("no round was configured yet", "call configure_train before aggregate_train")
         return self.layout

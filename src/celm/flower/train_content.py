@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from flwr.app import ConfigRecord, RecordDict
 
-from celm.flower.array_codec import ArrayLayout
+from celm.flower.array_codec import FlowerLayout
 from celm.flower.reply_validation import MODEL_TO_EVALUATE_KEY
 from celm.rules.messages import ServerMessage
 
 
 def make_content(
-    layout: ArrayLayout,
+    layout: FlowerLayout,
     message: ServerMessage,
     round_number: int,
     config: ConfigRecord,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from celm.flower.summary_table import format_contributions
+from celm.live.summary_table import format_contributions
 
 WEIGHTS = {"north": 0.25, "south": 0.5, "late": 0.25}
 

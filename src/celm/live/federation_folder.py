@@ -13,11 +13,10 @@ from datetime import UTC, datetime
 from logging import WARNING
 from typing import Any
 
-from flwr.common import log
-
 from celm.base.errors import CelmError
 from celm.base.files import PRIVATE_FOLDER, make_private, os_errors_as_celm_error, write_bytes
 from celm.base.json_files import append_jsonl
+from celm.live.logger import log
 from celm.records.federation_chain import EVALUATIONS, FAILURES, ROUNDS, FederationChain
 from celm.records.federation_files import NAMES_FILE, SETTINGS_FILE
 from celm.records.federation_records import FederationRound

@@ -5,7 +5,7 @@ Node ids are random: without authentication, a restarted SuperNode gets a new on
 simulation), the SuperNode makes a key when it starts, and its identity lasts until it stops.
 
 Names are for people, and two nodes may have the same. The key identifies a node. A name is therefore assigned once and
-never reused. `celm.flower.state_store` saves the assigned names.
+never reused. `celm.live.state_store` saves the assigned names.
 """
 
 from __future__ import annotations

@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-
-pytest.importorskip("flwr", reason="Flower is not installed: pip install 'celm[flower]'")
-
-from flwr.proto.node_pb2 import NodeInfo
 from hypothesis import given
 from hypothesis import strategies as st
 
 from celm.base.errors import CelmError
-from celm.flower.node_names import MAX_NODE_NAME_LENGTH, assign_names, node_fingerprint
-from celm.flower.state_store import StateStore
+from celm.live.node_names import MAX_NODE_NAME_LENGTH, assign_names, node_fingerprint
+from celm.live.state_store import StateStore
 from celm.records.federation_names import read_node_names
+
+
+@dataclass(frozen=True)
+class NodeInfo:
+    """A node as Flower describes it."""
+
+    node_id: int
+    name: str = ""
+    public_key: bytes = b""
 
 
 def test_the_registered_name_comes_first_then_the_key_then_the_number() -> None:

@@ -7,12 +7,11 @@ from dataclasses import replace
 from logging import WARNING
 from typing import Any
 
-from flwr.common import log
-
 from celm.base.errors import CelmError
 from celm.experiment.config import Experiment
 from celm.experiment.presets import not_exclusive_warning, text_evidence_warning, with_preset
 from celm.federation.server import Server
+from celm.live.logger import log
 from celm.models.adapter_settings import AdapterSettings
 from celm.rules import rules
 from celm.rules.robust import aggregators, filters

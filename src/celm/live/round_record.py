@@ -2,7 +2,7 @@
 
 round, time            the round's number, and when it was closed
 asked, absent          clients that were sent a model; clients that were not connected
-keys                   client -> fingerprint of its key (see `celm.flower.node_names`)
+keys                   client -> fingerprint of its key (see `celm.live.node_names`)
 amendments             settings that hold from this round on (see `celm.records.federation_amendments`)
 received               client -> SHA-256 of the model it returned, and the number of samples it reports
 excluded, unexpected   client -> why its reply was not used; replies that answer no message of the round
@@ -11,7 +11,7 @@ weights, client_weights, scores, evidence, diagnostics     the result of the rul
 merge                  why the aggregated model was refused, if it was
 metrics                metrics of the clients, aggregated
 metrics_excluded       client -> why its metrics are left out of this mean
-settings, versions     SHA-256 of the settings; versions of celm, flwr, torch
+settings, versions     SHA-256 of the settings; versions of celm, torch and the framework
 heads, previous        digests that chain the line (see `celm.records.federation_chain`)
 """
 
@@ -52,6 +52,7 @@ def make_round_record(
     global_model: StateDict,
     new_model: StateDict,
     settings: str,
+    framework: str,
     links: Mapping[str, Any],
     events: Mapping[str, Any],
 ) -> dict[str, Any]:
@@ -64,14 +65,14 @@ def make_round_record(
         "start": tensor_digest(global_model),
         "model": tensor_digest(new_model),
         "settings": settings,
-        "versions": installed_versions(),
+        "versions": installed_versions(framework),
         **links,
     }
 
 
 @cache
-def installed_versions() -> dict[str, str]:
+def installed_versions(framework: str) -> dict[str, str]:
     return {
-        **{name: version(name) for name in ("celm", "flwr", "torch")},
+        **{name: version(name) for name in ("celm", framework, "torch")},
         "python": platform.python_version(),
     }

@@ -8,10 +8,9 @@ from dataclasses import dataclass, field
 from logging import INFO, WARNING
 from typing import Any
 
-from flwr.common import log
-
 from celm.federation.flags import Flags
-from celm.flower.node_names import printable_name
+from celm.live.logger import log
+from celm.live.node_names import printable_name
 from celm.operations.alerts import Event
 
 _MAX_LISTED_CLIENTS = 20

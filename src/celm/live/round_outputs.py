@@ -9,14 +9,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from logging import INFO, WARNING
 
-from flwr.common import log
-
 from celm.base.errors import CelmError
 from celm.base.files import write_text
 from celm.base.text import format_exception
-from celm.flower.json_logs import set_log_format
-from celm.flower.kept_uploads import save_uploads
-from celm.flower.state_store import StateStore
+from celm.live.kept_uploads import save_uploads
+from celm.live.logger import log
+from celm.live.state_store import StateStore
 from celm.models.state_dict import StateDict
 from celm.operations.alerts import Alert, AlertSender, Event
 from celm.operations.metrics_text import METRICS_FILE, format_metrics
@@ -30,7 +28,6 @@ class RoundOutputs:
         self,
         store: StateStore,
         alerts: Sequence[Alert],
-        log_format: str,
         keep_uploads: int,
         upload_bytes: int,
         refresh_report: bool,
@@ -43,7 +40,6 @@ class RoundOutputs:
         for alert in alerts:
             if not callable(getattr(alert, "send", None)):
                 raise CelmError(f"alerts: {alert!r} is not an alert", "use Webhook(url) or Command([...])")
-        set_log_format(log_format)
         self.store = store
         self.sender = AlertSender(alerts, lambda text: log(WARNING, "%s", text))
         self.keep_uploads, self.upload_bytes = keep_uploads, upload_bytes

@@ -1,17 +1,17 @@
 """The state folder of a live federation, from which a killed server resumes.
 
-    rounds.jsonl            the record, one line per round (see `celm.flower.round_record`)
+    rounds.jsonl            the record, one line per round (see `celm.live.round_record`)
     evaluations.jsonl       metrics of the global model, one line per round; with `config` if a subclass changed it
     failures.jsonl          attempts at a round with too few usable replies
     dropped.jsonl           lines of these three files that were beyond the last checkpoint
     times.jsonl             seconds of each stage of a round
     checkpoints/            the state after the last two rounds
     settings.json           everything that results depend on, in the first round; later changes are in the record
-    names.json              fingerprint of each node to its name (see `celm.flower.node_names`)
-    metrics.prom, uploads/, report.html     written beside the record (see `celm.flower.round_outputs`)
+    names.json              fingerprint of each node to its name (see `celm.live.node_names`)
+    metrics.prom, uploads/, report.html     written beside the record (see `celm.live.round_outputs`)
     run.lock                locked by the running server
 
-As in every run folder, a round is finished once its checkpoint is written (see `celm.flower.federation_folder`).
+As in every run folder, a round is finished once its checkpoint is written (see `celm.live.federation_folder`).
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from torch import Tensor
 from celm.base.errors import CelmError
 from celm.base.state_serialisation import flatten_state, restore_state
 from celm.federation.server import Server, ServerState
-from celm.flower.federation_folder import FederationFolder
-from celm.flower.node_names import Node, assign_names, node_fingerprint
+from celm.live.federation_folder import FederationFolder
+from celm.live.node_names import Node, assign_names, node_fingerprint
 from celm.models.state_dict import StateDict, describe_mismatch
 from celm.records.federation_amendments import amended_settings
 from celm.records.federation_chain import (

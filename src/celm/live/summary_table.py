@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from celm.core.class_holders import ClassClaims
-from celm.flower.node_names import printable_name
+from celm.live.node_names import printable_name
 from celm.records.class_evidence import claims_from_records
 
 _MAX_LISTED_CLASSES = 12

@@ -1,4 +1,4 @@
-"""The server of a live federation, without Flower's messages: send, aggregate, record, save.
+"""The server of a live federation, without its framework's messages: send, aggregate, record, save.
 
 The round itself is `celm.federation.server.server_step`. Added here: clients come and go, and every round is saved.
 """
@@ -11,8 +11,6 @@ from dataclasses import asdict, dataclass, field, replace
 from logging import WARNING
 from pathlib import Path
 from typing import Any
-
-from flwr.common import log
 
 from celm.base.client_order import natural_sorted
 from celm.base.errors import CelmError
@@ -27,12 +25,13 @@ from celm.federation.server import (
     server_step,
     step_record,
 )
-from celm.flower import round_record
-from celm.flower.amendments import Difference, account, compare_settings, field_defaults, keep_warmup
-from celm.flower.metrics import AggregatedMetrics, metrics_to_json
-from celm.flower.reply_validation import ValidatedReplies
-from celm.flower.server_model import ServerModel
-from celm.flower.state_store import SavedFederation, StateStore
+from celm.live import round_record
+from celm.live.amendments import Difference, account, compare_settings, field_defaults, keep_warmup
+from celm.live.client_metrics import AggregatedMetrics, metrics_to_json
+from celm.live.client_replies import ClientReplies
+from celm.live.logger import log
+from celm.live.server_model import ServerModel
+from celm.live.state_store import SavedFederation, StateStore
 from celm.models.state_dict import StateDict
 from celm.records.federation_amendments import KEY_AMENDMENT, Amendment, apply_amendments
 from celm.records.federation_records import FederationSettings
@@ -56,6 +55,8 @@ class LiveServer:
     """Rounds in which clients keep their own head; None: as many as the rule asks for."""
     reference: StateDict
     """Names, shapes and dtypes of the tensors that clients exchange."""
+    framework: str
+    """The package that carries the messages; the record names its version."""
     state: ServerState | None = None
     settings: dict[str, Any] = field(default_factory=dict)
     model_settings: dict[str, Any] = field(default_factory=dict)
@@ -214,7 +215,7 @@ class LiveServer:
         return make_messages(self.server, self.current_state, clients)
 
     def step(
-        self, messages: Mapping[str, ServerMessage], replies: ValidatedReplies, timer: StageTimer
+        self, messages: Mapping[str, ServerMessage], replies: ClientReplies, timer: StageTimer
     ) -> ServerStep:
         """Aggregate a round without saving it."""
         step = server_step(
@@ -235,7 +236,7 @@ class LiveServer:
         step: ServerStep,
         selected: Sequence[str],
         online: Sequence[str],
-        replies: ValidatedReplies,
+        replies: ClientReplies,
         metrics: AggregatedMetrics,
         timer: StageTimer,
     ) -> None:
@@ -259,6 +260,7 @@ class LiveServer:
                 previous_state.model,
                 step.state.model,
                 json_digest(self.settings),
+                self.framework,
                 self.state_store.round_links(),
                 events,
             )

@@ -9,11 +9,9 @@ import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from logging import INFO, WARNING
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
-from flwr.app import ArrayRecord
-from flwr.common import log
 from torch import Tensor, nn
 
 from celm.base.errors import CelmError
@@ -21,7 +19,8 @@ from celm.base.files import tensor_digest
 from celm.base.text import quote
 from celm.core.loss_derivatives import LossDerivatives, loss_derivatives
 from celm.core.model_stack import extract_logits
-from celm.flower.array_codec import ArrayLayout
+from celm.live.array_layout import ArrayLayout
+from celm.live.logger import log
 from celm.metrics.accuracy import count_confusions
 from celm.models.adapter_settings import AdapterSettings
 from celm.models.adapters import adapt_for_probe
@@ -36,6 +35,7 @@ from celm.rules.rule import Requirements
 ModelOrFactory = nn.Module | Callable[[], nn.Module]
 """A module, or a function that returns one."""
 _VALIDATION_BATCH_SIZE = 1000
+_Layout = TypeVar("_Layout", bound=ArrayLayout[Any])
 
 
 @dataclass(frozen=True)
@@ -83,13 +83,13 @@ class ServerModel:
         state = self.module.state_dict()
         return {name: tensor for name, tensor in state.items() if isinstance(tensor, Tensor)}
 
-    def make_layout(self, initial_arrays: ArrayRecord) -> ArrayLayout:
+    def make_layout(self, layout_type: type[_Layout], initial_arrays: Mapping[str, Any]) -> _Layout:
         """Return the layout of the initial arrays; log which tensors are exchanged if it is a part of them."""
         reference = self.reference()
         if not self.partial:
-            return ArrayLayout.from_initial_arrays(initial_arrays, reference)
+            return layout_type.from_initial_arrays(initial_arrays, reference)
         aliases = adapter_aliases(self.module)
-        layout = ArrayLayout.from_partial_arrays(initial_arrays, reference, aliases, tied_names(self.module))
+        layout = layout_type.from_partial_arrays(initial_arrays, reference, aliases, tied_names(self.module))
         log(
             INFO,
             "Clients exchange %d of %d tensors; the others are frozen",
