@@ -194,9 +194,7 @@ def test_a_changed_leaf_makes_an_earlier_root_inconsistent(leaves: list[bytes], 
     changed = [leaves[0] + b"!", *leaves[1:], *more]
     tree = MerkleTree(map(hash_leaf, changed))
     old = len(leaves)
-    assert not verify_consistency(
-        old, tree_hash(leaves), tree.size, tree.root(), tree.consistency_proof(old)
-    )
+    assert not verify_consistency(old, tree_hash(leaves), tree.size, tree.root(), tree.consistency_proof(old))
 
 
 @pytest.mark.parametrize("size", [-1, 9])

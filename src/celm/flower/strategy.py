@@ -14,7 +14,7 @@ from logging import DEBUG, INFO, WARNING
 from pathlib import Path
 from typing import Any
 
-from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from torch import Tensor
 
@@ -37,7 +37,7 @@ from celm.flower.pending_round import PendingRound
 from celm.flower.reply_validation import validate_replies
 from celm.flower.resumable_strategy import ResumableStrategy
 from celm.flower.settings_tree import settings_tree
-from celm.flower.train_content import make_content
+from celm.flower.round_messages import make_evaluate_messages, make_train_messages
 from celm.live.array_layout import InvalidReplyError
 from celm.live.live_server import LiveServer
 from celm.live.logger import log
@@ -86,6 +86,7 @@ class ContributionStrategy(ResumableStrategy):
     log_format : "text", or "json" for one JSON object per log line
     keep_uploads, upload_bytes : of how many last rounds the uploads are kept in the folder; the bound on their size
     refresh_report : write report.html into the folder after each round
+    signing_key : private key that signs the record (`celm keys make`); each message then has the newest signed head
 
     All other parameters are those of Flower's FedAvg.
     """
@@ -125,6 +126,7 @@ class ContributionStrategy(ResumableStrategy):
         keep_uploads: int = 0,
         upload_bytes: int = 10_000_000_000,
         refresh_report: bool = False,
+        signing_key: str | Path | None = None,
         fraction_train: float = 1.0,
         fraction_evaluate: float = 1.0,
         min_train_nodes: int = 2,
@@ -149,7 +151,7 @@ class ContributionStrategy(ResumableStrategy):
         context = ServerContext((), classes, input_shape, 0, seed, module, head_names, probe_fn=probe_fn)
         server = build_server(rule, rule_options or {}, preset, probe, filter, aggregator, context, adapters)
         check_validation_data(name, server.rule.requirements, validation)
-        self.state_store = StateStore(folder)
+        self.state_store = StateStore(folder, signing_key)
         self.outputs = RoundOutputs(self.state_store, alerts, keep_uploads, upload_bytes, refresh_report)
         set_log_format(log_format)
         if self.state_store.folder is not None:
@@ -159,8 +161,7 @@ class ContributionStrategy(ResumableStrategy):
             name, server, validate_fn, self.state_store, local_heads, self.model.reference(), "flwr"
         )
         self.min_clients = max(1, min(2, min_train_nodes) if min_clients is None else min_clients)
-        self.retries = retries
-        self.retry_wait = retry_wait
+        self.retries, self.retry_wait = retries, retry_wait
         self.node_timeout = node_timeout
         self.num_rounds = num_rounds
         self.identify = identify or self.state_store.identify
@@ -225,16 +226,12 @@ class ContributionStrategy(ResumableStrategy):
                 online, count, self.live_server.server.context.seed, server_round, self.attempt
             )
             server_messages = self.live_server.make_messages(selected)
+            round_config = ConfigRecord({**config, "server-round": server_round})
             keys = (self.arrayrecord_key, self.configrecord_key)
-            messages = {
-                client: Message(
-                    make_content(self.prepared_layout, server_message, server_round, config, keys),
-                    nodes[client],
-                    MessageType.TRAIN,
-                )
-                for client, server_message in server_messages.items()
-            }
-            self.prepared_layout.encoded_cache.clear()
+            heads = self.state_store.head_updates(selected)
+            messages = make_train_messages(
+                self.prepared_layout, server_messages, nodes, round_config, keys, heads
+            )
         log(INFO, "configure_train: %d of %d nodes", len(selected), len(online))
         self.pending_round = PendingRound(
             server_round, online, messages, server_messages, time.perf_counter(), timer
@@ -293,11 +290,11 @@ class ContributionStrategy(ResumableStrategy):
         nodes = self._wait_for_nodes(grid, self.fraction_evaluate, self.min_evaluate_nodes)
         count = sample_size(len(nodes), self.fraction_evaluate, self.min_evaluate_nodes)
         round_config = ConfigRecord({**config, "server-round": server_round})
-        content = RecordDict({self.arrayrecord_key: arrays, self.configrecord_key: round_config})
+        content = {self.arrayrecord_key: arrays, self.configrecord_key: round_config}
         selected = sample_clients(
             natural_sorted(nodes), count, self.live_server.server.context.seed, server_round
         )
-        messages = {client: Message(content, nodes[client], MessageType.EVALUATE) for client in selected}
+        messages = make_evaluate_messages(content, selected, nodes, self.state_store.head_updates(selected))
         return self.evaluation.begin(server_round, messages)
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:

@@ -135,9 +135,7 @@ def verify_inclusion(leaf_hash: bytes, index: int, size: int, path: Sequence[byt
     return last == 0 and node == root
 
 
-def verify_consistency(
-    old_size: int, old_root: bytes, size: int, root: bytes, path: Sequence[bytes]
-) -> bool:
+def verify_consistency(old_size: int, old_root: bytes, size: int, root: bytes, path: Sequence[bytes]) -> bool:
     """Check that `path` proves the tree of `old_size` leaves to be the beginning of that of `size` leaves."""
     if not 0 <= old_size <= size:
         return False

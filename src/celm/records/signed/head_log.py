@@ -32,10 +32,10 @@ from celm.records.signed.leaves import RecordTree
 from celm.records.signed.trust import check_entries
 
 HEADS_FILE = "heads.jsonl"
-_NEVER_ECHOED = 1
-"""Of how many last heads a client that echoes none gets a consistency proof."""
+_PROOFS_WITHOUT_ECHO = 1
+"""Number of last heads from which a client that echoes none gets consistency proofs."""
 _MAX_PROOFS = 16
-"""Of how many heads after the echoed one, and of how many last ones, a client gets a consistency proof."""
+"""Number of heads from the echoed one on, and of last heads, from which a client gets consistency proofs."""
 
 
 def read_heads(folder: Path) -> list[Entry]:
@@ -48,13 +48,21 @@ def read_heads(folder: Path) -> list[Entry]:
     return [parse_entry(line, f"{path} line {number}") for number, line in enumerate(lines, start=1)]
 
 
+def heads_until(entries: Sequence[Entry], last_round: int) -> int:
+    """Return the number of first entries before a head of a round after `last_round`; a lone key does not count."""
+    beyond = [i for i, entry in enumerate(entries) if isinstance(entry, Head) and entry.round > last_round]
+    keep = beyond[0] if beyond else len(entries)
+    return keep if any(isinstance(entry, Head) for entry in entries[:keep]) else 0
+
+
 def check_heads(entries: Sequence[Entry], tree: RecordTree, path: Path) -> None:
     """Raise CelmError unless the heads that were read from `path` are those of this record."""
     check_entries(entries, str(path))
     for head in (entry for entry in entries if isinstance(entry, Head)):
         if head.round > tree.rounds or not head.round:
             raise CelmError(
-                f"the record was changed: {path} has a head of round {head.round}, and rounds.jsonl has {tree.rounds} rounds"
+                f"the record was changed: {path} has a head of round {head.round}, "
+                f"and rounds.jsonl has {tree.rounds} rounds"
             )
         expected = (
             tree.federation,
@@ -64,7 +72,9 @@ def check_heads(entries: Sequence[Entry], tree: RecordTree, path: Path) -> None:
             min(tree.earlier_rounds, head.round),
         )
         if (head.federation, head.size, head.root, head.line, head.earlier_rounds) != expected:
-            raise CelmError(f"rounds.jsonl was changed: it does not give the signed head of round {head.round}")
+            raise CelmError(
+                f"rounds.jsonl was changed: it does not give the signed head of round {head.round}"
+            )
 
 
 class HeadLog:
@@ -126,7 +136,9 @@ class HeadLog:
         if old_key is not None:
             self.check_key(old_key)
         if new_key.public.id in {event.key.id for event in self.events}:
-            raise CelmError(f"the record had the key {new_key.public.id[:16]} before", "make a new one: celm keys make")
+            raise CelmError(
+                f"the record had the key {new_key.public.id[:16]} before", "make a new one: celm keys make"
+            )
         event = ROTATED if old_key is not None else REVOKED
         entry = sign_key_event(event, new_key, self.tree.federation, self._previous, current.id, old_key)
         self._append(entry)
@@ -142,7 +154,7 @@ class HeadLog:
             return None
         older = heads[:-1]
         position = next((i for i, head in enumerate(older) if head.digest == echoed), None)
-        kept = older[-_NEVER_ECHOED:]
+        kept = older[-_PROOFS_WITHOUT_ECHO:]
         if position is not None:
             since = older[position:]
             kept = since if len(since) <= 2 * _MAX_PROOFS else [*since[:_MAX_PROOFS], *since[-_MAX_PROOFS:]]

@@ -17,7 +17,7 @@ https://celm/record-key/v1      the key of the heads that follow; the subject is
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -74,7 +74,10 @@ Entry = Head | KeyEvent
 def parse_entry(value: object, source: str) -> Entry:
     """Return the head or the key event in a JSON value, which was read from `source`."""
     envelope = Envelope.parse(value, source)
-    parsers = {HEAD_TYPE: _parse_head, KEY_TYPE: _parse_key_event}
+    parsers: dict[str, Callable[[Envelope, str], Entry]] = {
+        HEAD_TYPE: _parse_head,
+        KEY_TYPE: _parse_key_event,
+    }
     parse = parsers.get(str(envelope.predicate_type))
     if parse is None:
         raise CelmError(f"{source} is damaged: it is neither a head of a record nor a key of one")
@@ -160,7 +163,9 @@ def _parse_key_event(envelope: Envelope, source: str) -> KeyEvent:
     values: Mapping[str, Any] = envelope.predicate
     key = PublicKey.parse(values["key"], f"{source}: its key")
     replaces = None if values["replaces"] is None else _digest(values["replaces"])
-    if values["event"] not in (ADOPTED, ROTATED, REVOKED) or (replaces is None) != (values["event"] == ADOPTED):
+    if values["event"] not in (ADOPTED, ROTATED, REVOKED) or (replaces is None) != (
+        values["event"] == ADOPTED
+    ):
         raise ValueError
     return KeyEvent(
         envelope, _digest(values["federation"]), values["event"], key, replaces, _digest(values["previous"])

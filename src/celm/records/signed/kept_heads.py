@@ -79,9 +79,7 @@ def compare_with_kept(proof: VerifiedProof, kept: Sequence[Head], source: str) -
     Raise ForkError if one of them contradicts it, and CelmError if none can be compared.
     """
     sizes = {proof.head.size, *proof.paths, *(head.size for head in proof.earlier_heads)}
-    comparable = [
-        head for head in kept if head.size in sizes or head.federation != proof.head.federation
-    ]
+    comparable = [head for head in kept if head.size in sizes or head.federation != proof.head.federation]
     for head in comparable:
         proof.check_continues(head)
     if not comparable:

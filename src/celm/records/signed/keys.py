@@ -1,7 +1,7 @@
 """Ed25519 keys as PEM files: the private key for the server, the public key for members.
 
-A key's id is the SHA-256 of its public key (SubjectPublicKeyInfo, DER), as `openssl pkey -pubin -outform DER | sha256sum`
-prints it.
+A key's id is the SHA-256 of its public key (SubjectPublicKeyInfo, DER). This prints it, too:
+`openssl pkey -pubin -in KEY -outform DER | sha256sum`.
 """
 
 from __future__ import annotations
@@ -139,7 +139,9 @@ def _read_pem(path: Path) -> str:
     try:
         return content.decode("ascii")
     except UnicodeDecodeError as error:
-        raise CelmError(f"{path} is not a key", "give a PEM file, as `celm keys make PATH` writes it") from error
+        raise CelmError(
+            f"{path} is not a key", "give a PEM file, as `celm keys make PATH` writes it"
+        ) from error
 
 
 def _public_pem(key: Ed25519PublicKey) -> str:

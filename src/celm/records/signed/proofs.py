@@ -48,7 +48,7 @@ class VerifiedProof:
         head = self.head
         if kept.federation != head.federation:
             raise ForkError(
-                f"the head of round {head.round} is of another record than the head of round {kept.round} that was kept",
+                f"the head of round {head.round} is of another record than the kept head of round {kept.round}",
                 "if the consortium has agreed to begin again, keep the heads of the new record elsewhere",
             )
         hint = "keep both heads: together they prove that the server signed two histories"
@@ -58,7 +58,8 @@ class VerifiedProof:
             return
         if kept.size > head.size:
             raise ForkError(
-                f"FORK: the record has {head.round} rounds, and the head that was kept is of round {kept.round}", hint
+                f"FORK: the record has {head.round} rounds, and the head that was kept is of round {kept.round}",
+                hint,
             )
         if kept.size not in self.paths:
             raise ForkError(
@@ -80,7 +81,9 @@ def verify_proof(document: Mapping[str, Any], key: PublicKey, source: str) -> Ve
     """
     try:
         if document.get("celm_proof") != 1:
-            raise CelmError(f"{source} is not a proof", "make one: celm audit-verify FOLDER --proof CLIENT ROUND")
+            raise CelmError(
+                f"{source} is not a proof", "make one: celm audit-verify FOLDER --proof CLIENT ROUND"
+            )
         events = [parse_key_event(value, f"{source}: keys") for value in document["keys"]]
         head = parse_head(document["head"], f"{source}: head")
         signer = vouched_key(events, key, source)
@@ -88,7 +91,8 @@ def verify_proof(document: Mapping[str, Any], key: PublicKey, source: str) -> Ve
         if any(event.federation != head.federation for event in events):
             raise CelmError(f"{source} was changed: its keys and its head are of different records")
         steps = [
-            (step["size"], _parse_path(step["path"]), step.get("head")) for step in document.get("consistency", ())
+            (step["size"], _parse_path(step["path"]), step.get("head"))
+            for step in document.get("consistency", ())
         ]
         if not all(isinstance(size, int) for size, _, _ in steps):
             raise TypeError
@@ -101,7 +105,9 @@ def verify_proof(document: Mapping[str, Any], key: PublicKey, source: str) -> Ve
     earlier = [parse_head(value, f"{source}: consistency") for _, _, value in steps if value is not None]
     for old in earlier:
         if not any(old.envelope.is_signed_by(known) for known in [key, *(event.key for event in events)]):
-            raise CelmError(f"{source}: the earlier head of round {old.round} is not signed by a key of the record")
+            raise CelmError(
+                f"{source}: the earlier head of round {old.round} is not signed by a key of the record"
+            )
         proof.check_continues(old)
     return VerifiedProof(head, signer, leaves, earlier, proof.paths)
 
@@ -111,7 +117,9 @@ def _verify_leaf(value: Mapping[str, Any], head: Head, source: str) -> tuple[int
     data, index = value["data"], value["index"]
     if not isinstance(data, str) or not isinstance(index, int):
         raise TypeError
-    if not verify_inclusion(hash_leaf(data.encode()), index, head.size, _parse_path(value["path"]), head.root):
+    if not verify_inclusion(
+        hash_leaf(data.encode()), index, head.size, _parse_path(value["path"]), head.root
+    ):
         raise CelmError(f"{source}: a leaf is not in the record of the head of round {head.round}")
     content = json.loads(data)
     if not isinstance(content, dict):
