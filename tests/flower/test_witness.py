@@ -1,7 +1,9 @@
-"""Members that keep signed heads: what a server can no longer do unseen. Replies are hand-made, messages are Flower's."""
+"""Members that keep signed heads: what a server can no longer do unseen. Messages are Flower's, replies hand-made."""
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
 import shutil
 from pathlib import Path
@@ -11,11 +13,13 @@ import pytest
 
 pytest.importorskip("flwr", reason="Flower is not installed: pip install 'celm[flower]'")
 
-from flwr.app import Message
+from flwr.app import ConfigRecord, Message
 
 from celm.base.errors import CelmError
-from celm.records.signed.keys import PublicKey
+from celm.records.hash_chain import ChainFile
+from celm.records.signed.head_log import HeadLog
 from celm.records.signed.kept_heads import KeptHeads, compare_heads
+from celm.records.signed.keys import PublicKey, SigningKey
 from celm.records.signed.proofs import ForkError
 from support.signed_folders import REWRITES, Edit, make_key, play_signed, public, rewrite, watching
 from support.small_grid import Client, SmallGrid, config_of, learner
@@ -30,12 +34,9 @@ def test_a_member_keeps_the_head_of_each_round_and_the_record_names_it_as_witnes
     key, member = make_key(tmp_path), tmp_path / "member"
     result = play_signed(tmp_path / "state", 4, key, {"b": watching(learner(-0.2), member, key)})
     assert kept(member, key) == [1, 2, 3]
-    heads = [line for line in lines_of(tmp_path / "state" / "heads.jsonl")][1:]
+    heads = lines_of(tmp_path / "state" / "heads.jsonl")[1:]
     echoed = [line.get("witnesses", {}) for line in result.records]
     assert echoed[0] == {}
-    import base64
-    import hashlib
-
     digests = [hashlib.sha256(base64.b64decode(head["payload"])).hexdigest() for head in heads]
     assert echoed[1:] == [{"b": digest} for digest in digests[:3]]
 
@@ -85,10 +86,6 @@ def test_a_server_that_rewrites_its_record_is_refused_by_a_member_that_kept_a_he
 
 
 def sign_every_round(state: Path, key: Path) -> None:
-    from celm.records.hash_chain import ChainFile
-    from celm.records.signed.head_log import HeadLog
-    from celm.records.signed.keys import SigningKey
-
     path = state / "rounds.jsonl"
     rounds = ChainFile.parse(path, path.read_bytes())
     log = HeadLog.read(state, ChainFile.parse(path, None))
@@ -164,8 +161,6 @@ def test_a_head_of_another_key_is_refused(tmp_path: Path) -> None:
 
 
 def echoing(digest: object) -> Client:
-    from flwr.app import ConfigRecord
-
     def answer(message: Message) -> Any:
         made = learner(-0.2)(message)
         made.content["celm-witness"] = ConfigRecord({"head": digest})  # type: ignore[dict-item, union-attr]
@@ -186,8 +181,6 @@ def test_an_older_folder_goes_on_and_its_first_head_says_what_it_covers(tmp_path
     grid = SmallGrid({**clients(), "b": watching(learner(-0.2), member, key)})
     result = play(folder, 5, grid, signing_key=key, min_clients=1)
     assert len(result.records) == 5
-    import base64
-
     statements = [json.loads(base64.b64decode(line["payload"])) for line in lines_of(folder / "heads.jsonl")]
     heads = [statement["predicate"] for statement in statements[1:]]
     assert [(head["round"], head["earlier_rounds"]) for head in heads] == [(3, 3), (4, 3), (5, 3)]

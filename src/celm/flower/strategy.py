@@ -36,8 +36,8 @@ from celm.flower.json_logs import set_log_format
 from celm.flower.pending_round import PendingRound
 from celm.flower.reply_validation import validate_replies
 from celm.flower.resumable_strategy import ResumableStrategy
-from celm.flower.settings_tree import settings_tree
 from celm.flower.round_messages import make_evaluate_messages, make_train_messages
+from celm.flower.settings_tree import settings_tree
 from celm.live.array_layout import InvalidReplyError
 from celm.live.live_server import LiveServer
 from celm.live.logger import log

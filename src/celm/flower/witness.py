@@ -22,8 +22,8 @@ from flwr.common import log
 from celm.base.errors import CelmError
 from celm.base.files import PRIVATE_FOLDER, os_errors_as_celm_error
 from celm.flower.head_records import WITNESS_RECORD, received_head, witness_record
-from celm.records.signed.keys import PublicKey
 from celm.records.signed.kept_heads import KeptHeads
+from celm.records.signed.keys import PublicKey
 
 _Call = Callable[[Message, Context], Message]
 Mod = Callable[[Message, Context, _Call], Message]

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from celm.base.errors import CelmError
+from celm.base.client_order import natural_sorted
+from celm.base.errors import CelmError, suggest_name
 from celm.base.files import os_errors_as_celm_error
 from celm.base.json_files import append_jsonl, parse_jsonl
+from celm.records.federation_chain import read_federation_chain
 from celm.records.hash_chain import GENESIS, ChainFile
 from celm.records.signed.heads import (
     ADOPTED,
@@ -28,7 +30,7 @@ from celm.records.signed.heads import (
     sign_key_event,
 )
 from celm.records.signed.keys import SigningKey
-from celm.records.signed.leaves import RecordTree
+from celm.records.signed.leaves import RecordTree, clients_of, has_client_leaves, line_leaves
 from celm.records.signed.trust import check_entries
 
 HEADS_FILE = "heads.jsonl"
@@ -86,9 +88,9 @@ class HeadLog:
         self.entries: list[Entry] = list(entries)
 
     @classmethod
-    def read(cls, folder: Path, rounds: ChainFile) -> HeadLog:
-        """Read the heads in `folder` and check them against the record."""
-        tree, entries = RecordTree.of_rounds(rounds), read_heads(folder)
+    def read(cls, folder: Path, rounds: ChainFile, entries: Sequence[Entry] | None = None) -> HeadLog:
+        """Read the heads in `folder`, unless they are given, and check them against the record."""
+        tree, entries = RecordTree.of_rounds(rounds), read_heads(folder) if entries is None else entries
         check_heads(entries, tree, folder / HEADS_FILE)
         return cls(folder, tree, entries)
 
@@ -119,20 +121,27 @@ class HeadLog:
             return None
         self.check_key(key)
         last = self.last_head
-        is_current = last is not None and last.round == self.tree.rounds and self.entries[-1] is last
-        if is_current:
+        if last is not None and last.round == self.tree.rounds and self.entries[-1] is last:
             return last
         if not self.entries:
             self._append(sign_key_event(ADOPTED, key, self.tree.federation))
-        head = sign_head(self.tree, self._previous, key)
+        return self._sign_round(self.tree.rounds, key)
+
+    def _sign_round(self, round_number: int, key: SigningKey) -> Head:
+        head = sign_head(self.tree, round_number, self._previous, key)
         self._append(head)
         return head
 
-    def change_key(self, new_key: SigningKey, old_key: SigningKey | None) -> None:
-        """Record a new key, and sign the record with it. Without the old key, that key is revoked."""
-        current = current_key(self.entries)
-        if current is None:
-            raise CelmError(f"{self.path} has no key yet", "start the server with signing_key=PATH")
+    def change_key(self, new_key: SigningKey, old_key: SigningKey | None) -> Head:
+        """Record a new key, and sign the newest signed round again with it. Without the old key, that key is revoked.
+
+        A later round may not have a checkpoint yet, so it is left to the server.
+        """
+        current, last = current_key(self.entries), self.last_head
+        if current is None or last is None:
+            raise CelmError(
+                f"the record is not signed: {self.path} has no head", "set signing_key of the strategy"
+            )
         if old_key is not None:
             self.check_key(old_key)
         if new_key.public.id in {event.key.id for event in self.events}:
@@ -142,7 +151,7 @@ class HeadLog:
         event = ROTATED if old_key is not None else REVOKED
         entry = sign_key_event(event, new_key, self.tree.federation, self._previous, current.id, old_key)
         self._append(entry)
-        self.sign(new_key)
+        return self._sign_round(last.round, new_key)
 
     def make_update(self, echoed: str | None) -> dict[str, Any] | None:
         """Return the newest head for a client that last echoed the head with this digest; None before the first head.
@@ -161,6 +170,54 @@ class HeadLog:
         return self._document(heads[-1]) | {
             "consistency": [self._consistency(head, heads[-1]) for head in kept if head.size < heads[-1].size]
         }
+
+    def make_proof(
+        self, rounds: ChainFile, client_round: tuple[str, int] | None, since: int | None
+    ) -> dict[str, Any]:
+        """Return a proof of the lines `rounds`: of a client in a round, and that the head of round `since` goes on."""
+        head = self.last_head
+        if head is None:
+            raise CelmError(
+                f"the record is not signed: {self.path} has no head", "set signing_key of the strategy"
+            )
+        document = self._document(head)
+        if client_round is not None:
+            document["leaves"] = self._client_leaves(rounds, *client_round, head)
+        if since is not None:
+            old = next((old for old in reversed(self.heads) if old.round == since), None)
+            if old is None:
+                signed = ", ".join(map(str, natural_sorted({str(old.round) for old in self.heads})))
+                raise CelmError(f"--since {since}: no head of round {since} is signed", f"signed: {signed}")
+            document["consistency"] = [self._consistency(old, head) | {"head": old.envelope.to_json()}]
+        return document
+
+    def _client_leaves(
+        self, rounds: ChainFile, client: str, round_number: int, head: Head
+    ) -> list[dict[str, Any]]:
+        """Return the leaf of a round, and that of a client in it, with their paths."""
+        if not 1 <= round_number <= head.round:
+            raise CelmError(
+                f"round {round_number} is not signed", f"the newest signed head is of round {head.round}"
+            )
+        record = rounds.records[round_number - 1]
+        if not has_client_leaves(record):
+            raise CelmError(
+                f"round {round_number} was recorded without a signing key: only its whole line is covered",
+                "show the member rounds.jsonl, or ask for a later round",
+            )
+        clients = clients_of(record)
+        if client not in clients:
+            raise CelmError(f"round {round_number} has no client '{client}'", suggest_name(client, clients))
+        leaves = line_leaves(record, rounds.digests[round_number - 1])
+        start = self.tree.sizes[round_number - 1]
+        return [
+            {
+                "data": leaves[offset].decode(),
+                "index": start + offset,
+                "path": [node.hex() for node in self.tree.tree.inclusion_proof(start + offset, head.size)],
+            }
+            for offset in (0, 1 + clients.index(client))
+        ]
 
     def _document(self, head: Head) -> dict[str, Any]:
         return {
@@ -184,3 +241,17 @@ class HeadLog:
     def append_round(self, record: Mapping[str, Any], digest: str) -> None:
         """Add the line of a finished round to the tree."""
         self.tree.append(record, digest)
+
+
+class SignedRecord(NamedTuple):
+    """The heads of a record, and its lines. They agree."""
+
+    heads: HeadLog
+    rounds: ChainFile
+
+
+def read_signed_record(folder: Path) -> SignedRecord:
+    """Read a state folder, to which a server may append lines meanwhile. Raise CelmError if its files do not agree."""
+    entries = read_heads(folder)  # first, so that every head has its line
+    rounds = read_federation_chain(folder).rounds
+    return SignedRecord(HeadLog.read(folder, rounds, entries), rounds)

@@ -101,19 +101,19 @@ def parse_key_event(value: object, source: str) -> KeyEvent:
     return entry
 
 
-def sign_head(tree: RecordTree, previous: str, key: SigningKey) -> Head:
-    """Sign the head of the record whose tree this is."""
-    line = tree.line_digests[-1]
+def sign_head(tree: RecordTree, round_number: int, previous: str, key: SigningKey) -> Head:
+    """Sign the head of the record after a round."""
+    line, size = tree.line_digests[round_number - 1], tree.sizes[round_number]
     predicate = {
         "federation": tree.federation,
-        "round": tree.rounds,
-        "size": tree.tree.size,
-        "root": tree.tree.root().hex(),
-        "earlier_rounds": tree.earlier_rounds,
+        "round": round_number,
+        "size": size,
+        "root": tree.tree.root(size).hex(),
+        "earlier_rounds": min(tree.earlier_rounds, round_number),
         "previous": previous,
         "time": _now(),
     }
-    envelope = sign_statement({f"rounds.jsonl line {tree.rounds}": line}, HEAD_TYPE, predicate, [key])
+    envelope = sign_statement({f"rounds.jsonl line {round_number}": line}, HEAD_TYPE, predicate, [key])
     return _parse_head(envelope, "")
 
 
