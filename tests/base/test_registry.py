@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import inspect
 import sys
 from dataclasses import dataclass, field
 from importlib.metadata import EntryPoint
@@ -12,9 +13,14 @@ from typing import Any
 import pytest
 from pydantic import PositiveInt
 
+from celm.attacks import attacks
 from celm.base import registry
 from celm.base.errors import CelmError
 from celm.base.registry import Configurable, Registry
+from celm.data.registry import datasets, splits
+from celm.models import models
+from celm.objectives import objectives
+from celm.rules import rules
 
 
 @dataclass(frozen=True)
@@ -86,6 +92,14 @@ def test_inherited_settings_keep_their_meaning(monkeypatch: pytest.MonkeyPatch) 
 
 def test_names_are_listed_without_importing_what_they_name() -> None:
     assert Registry[Shape]("nothing", {"a": "no_such_module_of_test:A"}).names() == ["a"]
+
+
+@pytest.mark.parametrize("components", [attacks, datasets, models, objectives, rules, splits])
+def test_summaries_are_those_of_the_imported_classes(components: Registry[Any]) -> None:
+    imported = {name: inspect.getdoc(components.load(name)) or "" for name in components.names()}
+    assert {name: components.summary(name) for name in imported} == {
+        name: docstring.splitlines()[0] for name, docstring in imported.items()
+    }
 
 
 @pytest.mark.parametrize(

@@ -44,9 +44,18 @@ def run_script(text: str, folder: Path, *arguments: str) -> subprocess.Completed
     )
 
 
-@pytest.mark.parametrize("arguments", [(), ("--help",), ("run", "--help"), ("--version",)])
+@pytest.mark.parametrize("arguments", [(), ("--help",), ("run", "--help"), ("--version",), ("list",)])
 def test_help_and_the_like_import_nothing_heavy(tmp_path: Path, arguments: tuple[str, ...]) -> None:
     done = run_script(IMPORTS.format(heavy=HEAVY), tmp_path, *arguments)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == "heavy: []"
+
+
+@pytest.mark.parametrize(
+    "kind", ["rules", "objectives", "splits", "datasets", "models", "attacks", "studies"]
+)
+def test_lists_do_not_import_torch(tmp_path: Path, kind: str) -> None:
+    done = run_script(IMPORTS.format(heavy=("torch",)), tmp_path, "list", kind)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1] == "heavy: []"
 

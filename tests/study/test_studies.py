@@ -18,13 +18,14 @@ from celm.experiment.config import Experiment
 from celm.federation.build import build_federation, resolve_defaults
 from celm.report.build import build_report
 from celm.study import cost_estimate
+from celm.study.declarations import study_names
 from celm.study.local_pool import ProcessPool
 from celm.study.paper_results import paper_value
 from celm.study.plan import plan_runs
 from celm.study.results import count_rounds_done, merge_existing
 from celm.study.scales import QUICK_LIMIT, Scale, apply_scale, rows_for_scale
 from celm.study.scheduler import run_all
-from celm.study.spec import StudySpec, load_study, study_names
+from celm.study.spec import StudySpec, load_study
 from celm.study.study_folder import save_errors
 
 NAMES = study_names()

@@ -7,13 +7,17 @@ nothing heavy. Installed packages add names by entry points in the group `celm.K
 
 from __future__ import annotations
 
+import ast
 import inspect
 import json
+import sys
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from functools import cached_property
 from importlib import import_module
+from importlib.abc import InspectLoader
 from importlib.metadata import EntryPoint, entry_points
+from importlib.util import find_spec
 from typing import Any, ClassVar, Generic, TypeVar
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
@@ -118,8 +122,10 @@ class Registry(Generic[Component]):
                 )
 
     def summary(self, name: str) -> str:
-        """Return the first line of the component's docstring."""
-        return (inspect.getdoc(self.load(name)) or "").partition("\n")[0]
+        """Return the first line of the component's docstring. A built-in component is not imported for it."""
+        module, _, attribute = self.builtins.get(name, "").partition(":")
+        docstring = _read_docstring(module, attribute) if module and module not in sys.modules else None
+        return (docstring or inspect.getdoc(self.load(name)) or "").partition("\n")[0]
 
     def settings(self, name: str) -> list[dict[str, str]]:
         """Return name, default and description of every setting, in the order of the fields."""
@@ -142,6 +148,14 @@ class Registry(Generic[Component]):
                 if "description" in declared.get(key, {}):
                     field.setdefault("description", declared[key]["description"])
         return schema
+
+
+def _read_docstring(module: str, class_name: str) -> str | None:
+    """Read a class's own docstring from the source of its module, whose imports may take seconds."""
+    spec = find_spec(module)
+    source = spec.loader.get_source(module) if spec and isinstance(spec.loader, InspectLoader) else None
+    classes = (node for node in ast.parse(source or "").body if isinstance(node, ast.ClassDef))
+    return next((ast.get_docstring(node) for node in classes if node.name == class_name), None)
 
 
 _type_adapters: dict[type[Any], TypeAdapter[Any]] = {}

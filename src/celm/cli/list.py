@@ -21,6 +21,7 @@ from celm.data.registry import datasets, splits
 from celm.models import models
 from celm.objectives import objectives
 from celm.rules import rules
+from celm.study.declarations import study_names
 
 
 class ListedKind(StrEnum):
@@ -77,8 +78,6 @@ def list_command(
 
 
 def _list_kinds(format: Format) -> None:
-    from celm.study.spec import study_names
-
     counts = {
         kind: len(REGISTRIES[kind].names() if kind in REGISTRIES else study_names()) for kind in ListedKind
     }
@@ -136,7 +135,7 @@ def _print_component(registry: Registry[Any], name: str) -> None:
 
 
 def _list_studies(format: Format) -> None:
-    from celm.study.spec import load_study, study_names
+    from celm.study.spec import load_study
 
     studies = [load_study(name) for name in study_names()]
     if format is Format.json:

@@ -9,7 +9,6 @@ from typing import Any
 
 from celm.experiment.config import Experiment
 from celm.experiment.presets import with_preset
-from celm.federation.build import resolve_defaults
 from celm.study.run_metrics import LOWER_IS_BETTER
 from celm.study.table import Statistic
 
@@ -45,6 +44,8 @@ def find_paper_statistic(experiment: Experiment, metric: str) -> Statistic | Non
 
 def _matches_paper(experiment: Experiment) -> bool:
     """Check that only settings that the paper varies differ from the defaults, or from the preset `paper`."""
+    from celm.federation.build import resolve_defaults  # imports torch, which `celm list` does not need
+
     split = experiment.split
     varied = {
         "dataset": {"name": experiment.dataset.name},

@@ -15,19 +15,18 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Sequence
-from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from celm.base.errors import CelmError, suggest_name
-from celm.base.files import read_text
 from celm.data.registry import datasets
 from celm.experiment.component_config import ComponentConfig, SplitConfig
 from celm.experiment.config import Experiment
 from celm.objectives import objectives
 from celm.rules import rules
+from celm.study.declarations import read_declaration
 from celm.study.paper_results import paper_tables
 from celm.study.run_metrics import ACCURACY_METRICS, COST_METRICS, check_metric
 
@@ -255,20 +254,9 @@ def coalition_methods(clients: Sequence[str]) -> dict[str, Method]:
     return methods
 
 
-def study_names() -> list[str]:
-    return sorted(
-        file.name.removesuffix(".toml") for file in files("celm.study").joinpath("studies").iterdir()
-    )
-
-
 def load_study(name: str) -> StudySpec:
     """Load a built-in study by its name, or a user's study from a TOML file."""
-    if name.endswith(".toml"):
-        text = read_text(Path(name))
-    elif name in study_names():
-        text = files("celm.study").joinpath("studies", f"{name}.toml").read_text(encoding="utf-8")
-    else:
-        raise CelmError(f"unknown study '{name}'", suggest_name(name, study_names()))
+    text = read_declaration(name)
     try:
         return StudySpec.model_validate({"name": Path(name).stem, **tomllib.loads(text)})
     except tomllib.TOMLDecodeError as error:
