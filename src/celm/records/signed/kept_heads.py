@@ -7,14 +7,14 @@ head finds out whether anything up to its round was changed since.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from celm.base.errors import CelmError
 from celm.base.files import read_text
 from celm.base.json_files import append_jsonl, parse_jsonl, read_jsonl
-from celm.records.signed.heads import Entry, Head, KeyEvent, parse_entry
+from celm.records.signed.heads import Head, KeyEvent, parse_entry
 from celm.records.signed.keys import PublicKey
 from celm.records.signed.proofs import ForkError, VerifiedProof, verify_proof, write_proof
 from celm.records.signed.trust import vouched_key
@@ -30,11 +30,14 @@ class KeptHeads:
         self.path = folder / KEPT_FILE
 
     def read(self) -> list[Head]:
-        lines = enumerate(read_jsonl(self.path), start=1)
-        return [head for head in (self._entry(n, line) for n, line in lines) if isinstance(head, Head)]
+        """Return the heads that were kept, oldest first."""
+        return list(self._newest_first(read_jsonl(self.path)))[::-1]
 
-    def _entry(self, number: int, line: Mapping[str, Any]) -> Entry:
-        return parse_entry(line, f"{self.path} line {number}")
+    def _newest_first(self, lines: Sequence[Mapping[str, Any]]) -> Iterator[Head]:
+        for number in range(len(lines), 0, -1):
+            entry = parse_entry(lines[number - 1], f"{self.path} line {number}")
+            if isinstance(entry, Head):
+                yield entry
 
     def accept(self, document: Mapping[str, Any]) -> Head:
         """Check the head that the server sent against the last one that was kept, and keep it.
@@ -42,13 +45,13 @@ class KeptHeads:
         Raise ForkError if it does not continue that one. The new head is then not kept.
         """
         proof = verify_proof(document, self.key, "the head from the server")
-        heads = self.read()
-        if heads:
-            proof.check_continues(heads[-1])
-        if not heads or heads[-1].digest != proof.head.digest:
-            known = {json.dumps(line) for line in read_jsonl(self.path)}
+        lines = read_jsonl(self.path)
+        last = next(self._newest_first(lines), None)
+        if last is not None:
+            proof.check_continues(last)
+        if last is None or last.digest != proof.head.digest:
             for envelope in (*document["keys"], document["head"]):
-                if json.dumps(envelope) not in known:
+                if envelope not in lines:
                     append_jsonl(self.path, envelope, private=True)
             write_proof(self.folder / NEWEST_FILE, document)
         return proof.head
