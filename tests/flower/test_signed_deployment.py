@@ -31,7 +31,7 @@ WATCHERS = ("a", "b")
 
 def serve(place: Deployment, app: Path, name: str, state: Path, rounds: int) -> str:
     process = place.run(name, app, rounds=rounds, nodes=3, state=state)
-    process.wait(PATIENCE)
+    process.wait(2 * PATIENCE)  # several rounds
     return place.log(name)
 
 
