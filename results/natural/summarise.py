@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import combinations
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
@@ -12,6 +13,8 @@ from celm.metrics.fairness import bottom_hit, pearson, spearman, top_hit
 HERE = Path(__file__).parent
 METHODS = {"fedavg": "FedAvg", "shapfed": "ShapFed", "celm": "CELM", "celm_head": "CELM, head evidence"}
 METRICS = ("accuracy", "balanced_accuracy")
+RARE_SHARE = 0.02
+"""A class with a smaller share of all samples is called rare. In `hapt`, the six postural transitions are."""
 
 
 def load_runs(dataset: str) -> dict[str, dict[int, dict[str, Any]]]:
@@ -110,6 +113,31 @@ def _agreement(estimates: list[dict[str, float]], truths: list[dict[str, Any]]) 
     return " | ".join(cells)
 
 
+def weights_table(dataset: str) -> list[str]:
+    """Return the range of mean weights, and what the weights of a seed correlate with, as means over seeds."""
+    lines = [
+        "| weights | smallest | largest | Pearson: samples | samples of rare classes | weights of another seed |",
+        "|---|---|---|---|---|---|",
+    ]
+    runs = load_runs(dataset)
+    counts = next(iter(runs["fedavg"].values()))["counts"]
+    totals = [sum(own[label] for own in counts.values()) for label in range(len(next(iter(counts.values()))))]
+    rare = [label for label, total in enumerate(totals) if total < RARE_SHARE * sum(totals)]
+    samples = {client: float(sum(own)) for client, own in counts.items()}
+    rare_samples = {client: float(sum(own[label] for label in rare)) for client, own in counts.items()}
+    for method, title in METHODS.items():
+        weights = [run["weights"] for run in runs[method].values()]
+        means = [mean(own[client] for own in weights) for client in counts]
+        cells = [f"{min(means):.3f}", f"{max(means):.3f}"]
+        cells += [
+            format_spread([pearson(own, reference) or 0.0 for own in weights], 2)
+            for reference in (samples, rare_samples)
+        ]
+        cells.append(f"{mean(pearson(one, other) or 0.0 for one, other in combinations(weights, 2)):.2f}")
+        lines.append(f"| {title} | " + " | ".join(cells) + " |")
+    return lines
+
+
 def tables() -> dict[str, list[str]]:
     """Return every table of the page by its title."""
     found = {}
@@ -119,6 +147,8 @@ def tables() -> dict[str, list[str]]:
         if dataset != "hapt" and load_truth(dataset):
             found[f"{dataset}, clients"] = client_table(dataset)
             found[f"{dataset}, agreement"] = agreement_table(dataset)
+        elif dataset == "hapt":
+            found["hapt, weights"] = weights_table(dataset)
     return found
 
 

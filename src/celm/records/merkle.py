@@ -126,12 +126,10 @@ def verify_inclusion(leaf_hash: bytes, index: int, size: int, path: Sequence[byt
             return False
         if position & 1 or position == last:
             node = hash_node(sibling, node)
-            if not position & 1:
-                shift = _trailing_zeros(position)
-                position, last = position >> shift, last >> shift
+            position, last = _ascend(position, last, _trailing_zeros(position))
         else:
             node = hash_node(node, sibling)
-        position, last = position >> 1, last >> 1
+        position, last = _ascend(position, last, 1)
     return last == 0 and node == root
 
 
@@ -145,7 +143,7 @@ def verify_consistency(old_size: int, old_root: bytes, size: int, root: bytes, p
         return not path and old_root == EMPTY_ROOT
     position, last = old_size - 1, size - 1
     shift = _trailing_zeros(~position)  # the complete subtrees at the end of the old tree
-    position, last = position >> shift, last >> shift
+    position, last = _ascend(position, last, shift)
     siblings = list(path) if position else [old_root, *path]
     if not siblings:
         return False
@@ -155,13 +153,16 @@ def verify_consistency(old_size: int, old_root: bytes, size: int, root: bytes, p
             return False
         if position & 1 or position == last:
             old_node, node = hash_node(sibling, old_node), hash_node(sibling, node)
-            if not position & 1:
-                shift = _trailing_zeros(position)
-                position, last = position >> shift, last >> shift
+            position, last = _ascend(position, last, _trailing_zeros(position))
         else:
             node = hash_node(node, sibling)
-        position, last = position >> 1, last >> 1
+        position, last = _ascend(position, last, 1)
     return last == 0 and old_node == old_root and node == root
+
+
+def _ascend(position: int, last: int, levels: int) -> tuple[int, int]:
+    """Return the index of a subtree and that of the last one, so many levels up."""
+    return position >> levels, last >> levels
 
 
 def _largest_power_below(number: int) -> int:
