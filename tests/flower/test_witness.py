@@ -16,12 +16,19 @@ pytest.importorskip("flwr", reason="Flower is not installed: pip install 'celm[f
 from flwr.app import ConfigRecord, Message
 
 from celm.base.errors import CelmError
-from celm.records.hash_chain import ChainFile
-from celm.records.signed.head_log import HeadLog
 from celm.records.signed.kept_heads import KeptHeads, compare_heads
-from celm.records.signed.keys import PublicKey, SigningKey
+from celm.records.signed.keys import PublicKey
 from celm.records.signed.proofs import ForkError
-from support.signed_folders import REWRITES, Edit, make_key, play_signed, public, rewrite, watching
+from support.signed_folders import (
+    REWRITES,
+    Edit,
+    make_key,
+    play_signed,
+    public,
+    rewrite,
+    sign_every_round,
+    watching,
+)
 from support.small_grid import Client, SmallGrid, config_of, learner
 from support.state_folders import clients, copy_older_folder, lines_of, play
 
@@ -78,20 +85,12 @@ def test_a_server_that_rewrites_its_record_is_refused_by_a_member_that_kept_a_he
         CelmError, match="was changed"
     ):  # its own server notices, while the old heads are there
         play_signed(state, 5, key)
-    (state / "heads.jsonl").unlink()
     if resigned == "all rounds":
         sign_every_round(state, key)
+    else:
+        (state / "heads.jsonl").unlink()
     assert "round 3" in refusal_of(state, 5, key, member)
     assert kept(member, key) == [1, 2, 3]
-
-
-def sign_every_round(state: Path, key: Path) -> None:
-    path = state / "rounds.jsonl"
-    rounds = ChainFile.parse(path, path.read_bytes())
-    log = HeadLog.read(state, ChainFile.parse(path, None))
-    for record, digest in zip(rounds.records, rounds.digests, strict=True):
-        log.append_round(record, digest)
-        log.sign(SigningKey.read(key))
 
 
 def test_a_server_that_shortens_its_record_is_refused(tmp_path: Path) -> None:

@@ -11,6 +11,8 @@ from flwr.app import Context, Message, RecordDict
 
 from celm.flower import ContributionResult
 from celm.flower.witness import witness
+from celm.records.hash_chain import ChainFile
+from celm.records.signed.head_log import HeadLog
 from celm.records.signed.keys import SigningKey
 from support.small_grid import Client, SmallGrid
 from support.state_folders import clients, lines_of, play, sha256
@@ -69,6 +71,17 @@ def _digest(line: dict[str, Any]) -> str:
     return sha256(_text(line))
 
 
+def sign_every_round(folder: Path, key: Path) -> None:
+    """Sign a record anew, as if each round had been signed in its time."""
+    (folder / "heads.jsonl").unlink()
+    path = folder / "rounds.jsonl"
+    rounds = ChainFile.parse(path, path.read_bytes())
+    log = HeadLog.read(folder, ChainFile.parse(path, None))
+    for record, digest in zip(rounds.records, rounds.digests, strict=True):
+        log.append_round(record, digest)
+        log.sign(SigningKey.read(key))
+
+
 def rewrite_history(lines: list[dict[str, Any]]) -> None:
     lines[1]["earned"]["a"], lines[1]["earned"]["b"] = 1.0, 0.0
 
@@ -81,9 +94,13 @@ def drop_member(lines: list[dict[str, Any]]) -> None:
 
 
 def swap_members(lines: list[dict[str, Any]]) -> None:
-    for value in lines[2].values():
-        if isinstance(value, dict) and "a" in value and "b" in value:
+    for key, value in lines[2].items():  # except the nodes' keys, which names.json would contradict
+        if isinstance(value, dict) and "a" in value and "b" in value and key != "keys":
             value["a"], value["b"] = value["b"], value["a"]
+
+
+def change_salt(lines: list[dict[str, Any]]) -> None:
+    lines[2]["salt"] = "00" * 32
 
 
 REWRITES: dict[str, Edit] = {
