@@ -51,7 +51,10 @@ def verify_ledger_signature(folder: Path, key: Path | None) -> tuple[str | None,
     signer = given or PublicKey.parse(pem, f"{path}: its key")
     if not envelope.is_signed_by(signer):
         return None, [f"{SIGNATURE_FILE}: the key {signer.id[:16]} has not signed the ledger"]
-    subjects = {subject["name"]: subject["digest"]["sha256"] for subject in envelope.statement["subject"]}
+    try:
+        subjects = {subject["name"]: subject["digest"]["sha256"] for subject in envelope.statement["subject"]}
+    except (KeyError, TypeError) as error:
+        raise CelmError(f"{path} is damaged: its statement names no files") from error
     if subjects.get(LEDGER_FILE) != file_sha256(folder / LEDGER_FILE):
         return None, [f"{LEDGER_FILE} has changed since it was signed"]
     return signer.id, []

@@ -14,7 +14,9 @@ pytest.importorskip("cryptography", reason="cryptography is not installed: pip i
 
 from celm.base.errors import CelmError
 from celm.records.hash_chain import GENESIS, ChainFile, json_digest
+from celm.records.signed.envelope import Envelope, sign_statement
 from celm.records.signed.head_log import HeadLog, heads_until, read_heads
+from celm.records.signed.heads import parse_entry
 from celm.records.signed.keys import SigningKey
 from celm.records.signed.proofs import verify_proof
 
@@ -188,6 +190,29 @@ def test_every_part_of_a_proof_may_be_damaged(tmp_path: Path) -> None:
                 place,
                 other,
             )
+
+
+@pytest.mark.parametrize("entry", [0, -1], ids=["key", "head"])
+def test_a_signed_statement_with_wrong_values_is_an_error(tmp_path: Path, entry: int) -> None:
+    """Whoever holds a key can sign anything."""
+    key, rounds = SigningKey.make(), make_rounds(tmp_path, 2)
+    envelope = signed(tmp_path, rounds, key).entries[entry].envelope
+    good = envelope.predicate
+    for name in good.keys() - {"time"}:
+        for other in (None, 1.5, -1, True, "x", [], {}, [[]]):
+            if good[name] == other:
+                continue
+            made = sign_statement({"a": "ab" * 32}, str(envelope.predicate_type), good | {name: other}, [key])
+            with pytest.raises(CelmError, match=r"^x is damaged|^x: its key"):
+                parse_entry(made.to_json(), "x")
+
+
+def test_a_head_without_its_subject_is_an_error(tmp_path: Path) -> None:
+    envelope = signed(tmp_path, make_rounds(tmp_path, 1), SigningKey.make()).entries[-1].envelope
+    for subject in (None, 3, [], [{}], [{}, {}], [{"digest": 3}], [{"digest": {"sha256": 3}}]):
+        payload = json.dumps({**envelope.statement, "subject": subject}).encode()
+        with pytest.raises(CelmError, match=r"^x is damaged"):
+            parse_entry(Envelope(payload, envelope.signatures).to_json(), "x")
 
 
 def test_a_round_without_a_key_has_no_proof_of_a_client(tmp_path: Path) -> None:

@@ -83,7 +83,7 @@ def parse_entry(value: object, source: str) -> Entry:
         raise CelmError(f"{source} is damaged: it is neither a head of a record nor a key of one")
     try:
         return parse(envelope, source)
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise CelmError(f"{source} is damaged: its statement lacks a value or has a wrong one") from error
 
 
