@@ -37,7 +37,7 @@ docs: $(VENV)/.docs
 	@echo "built; open site/index.html, or, for the search box too: $(BIN)/python -m http.server --directory site"
 
 # Folders of scripts: several have a measure.py, so that each is checked by itself.
-SCRIPTS := benchmarks results results/audit results/cifar10 results/core results/flower results/natural results/trust results/trust/head
+SCRIPTS := benchmarks results results/audit results/cifar10 results/core results/flower results/nvflare results/natural results/trust results/trust/head
 lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .

@@ -1,7 +1,7 @@
 """Signatures and docstrings for docs/api.md, in place of its lines `<!-- reference: NAME ... -->`.
 
 `package.*` is every name of a package's `__all__`. `Class[one,two]` shows these methods only. Flower is not needed to
-build the site, so names of `celm.flower` are read from the source.
+build the site, so names of `celm.flower` and `celm.nvflare` are read from the source.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ def iter_names(references: str) -> Iterator[tuple[str, list[str] | None]]:
 def entry(name: str, methods: list[str] | None = None) -> str:
     """Return the heading, signature and docstring of a name, and how to import it if it is not in `celm` itself."""
     package, _, member = name.rpartition(".")
-    if package == "celm.flower":
-        text = source_entry(member, methods or [])
+    if package in ("celm.flower", "celm.nvflare"):
+        text = source_entry(package, member, methods or [])
     else:
         text = value_entry(name if package == "celm" else member, importlib.import_module(package), member)
     heading, _, rest = text.partition("\n\n")
@@ -108,9 +108,9 @@ def describe_property(getter: Any) -> tuple[str, str]:
     return f"`{inspect.signature(getter).return_annotation}`", meaning
 
 
-def source_entry(name: str, methods: list[str]) -> str:
-    """Return the entry of a class of `celm.flower`, read from its source."""
-    source, kind = find_class("celm.flower", name)
+def source_entry(package: str, name: str, methods: list[str]) -> str:
+    """Return the entry of a class of a package that may not be importable here, read from its source."""
+    source, kind = find_class(package, name)
     parts = [f"### `{name}`"]
     functions = {node.name: node for node in kind.body if isinstance(node, ast.FunctionDef)}
     if "__init__" not in functions:  # a dataclass

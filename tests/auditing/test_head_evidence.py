@@ -37,9 +37,14 @@ def train(module: nn.Module, classes: list[int]) -> nn.Module:
     return trained
 
 
-def audit(module: nn.Module, clients: dict[str, Any], **settings: Any) -> celm.Audit:
+def audit(module: nn.Module | None, clients: dict[str, Any] | Path, **settings: Any) -> celm.Audit:
     defaults = {"classes": CLASSES, "input_shape": (5,), "probe": {"steps": 3}, "evidence": "head"}
     return celm.audit(module, clients, **defaults | settings)
+
+
+def audit_rounds(folder: Path, **settings: Any) -> celm.Audit:
+    """Audit a folder of rounds, each with its global model."""
+    return audit(None, folder, model=network(), **settings)
 
 
 def claimed(result: celm.Audit) -> dict[str, list[int]]:
@@ -102,17 +107,49 @@ def test_the_claims_of_several_rounds_are_averaged(tmp_path: Path) -> None:
         torch.save(trained.state_dict(), folder / "a.pt")
         uploads.append(celm.head_evidence(module, [trained])[0])
         module = trained
-    result = celm.audit(
-        None,
-        tmp_path,
-        model=network(),
-        classes=CLASSES,
-        input_shape=(5,),
-        probe={"steps": 3},
-        evidence="head",
-    )
+    result = audit_rounds(tmp_path)
     expected = (uploads[0] + uploads[1]) / 2
     torch.testing.assert_close(torch.tensor(result.evidence["a"]).double(), expected)
+
+
+def test_scores_with_agreement_stand_beside_those_without(tmp_path: Path) -> None:
+    module = network()
+    clients = {name: train(module, classes) for name, classes in HOLDINGS.items()}
+    plain, gated = audit(module, clients), audit(module, clients, agreement=2.0)
+    assert plain.agreement_scores is None
+    assert gated.scores == plain.scores
+    Q = celm.head_evidence(module, list(clients.values()), agreement=2.0)
+    assert gated.agreement_scores == pytest.approx(dict(zip(clients, celm.scores(Q).tolist(), strict=True)))
+    assert gated.agreement_scores != pytest.approx(gated.scores)
+    page = gated.to_html()
+    assert "with agreement" in page
+    assert "with agreement" not in plain.to_html()
+    for score in (gated.agreement_scores or {}).values():
+        assert f"{100 * score:.1f} %" in page
+    with pytest.raises(CelmError, match="agreement: only head evidence") as refusal:
+        audit(module, clients, agreement=2.0, evidence="calibrated")
+    assert refusal.value.hint == "set evidence=head"
+
+
+def test_agreement_is_that_of_the_first_round_of_a_client(tmp_path: Path) -> None:
+    module, second = network(), network()
+    first = {name: train(module, HOLDINGS[name]) for name in "ac"}
+    models = [(module, first), (second, {name: train(second, HOLDINGS[name]) for name in "abc"})]
+    for number, (start, clients) in enumerate(models, start=1):
+        folder = tmp_path / f"round-{number}"
+        folder.mkdir()
+        for name, trained in {"global": start, **clients}.items():
+            torch.save(trained.state_dict(), folder / f"{name}.pt")
+    result = audit_rounds(tmp_path, agreement=1.0)
+    claims = [celm.head_evidence(start, list(clients.values())) for start, clients in models]
+    agreed = [celm.head_evidence(start, list(clients.values()), agreement=1.0) for start, clients in models]
+    v = [
+        torch.where(f > 0, with_v / f.clamp_min(1e-30), 0.0) for f, with_v in zip(claims, agreed, strict=True)
+    ]
+    of_a, of_c = ((claims[0][i] + claims[1][2 * i]) / 2 * v[0][i] for i in (0, 1))
+    Q = torch.stack([of_a, claims[1][1] * v[1][1], of_c])
+    expected = dict(zip("abc", celm.scores(Q).tolist(), strict=True))
+    assert result.agreement_scores == pytest.approx(expected)
 
 
 def test_the_command_says_what_it_assumes(uploads: Uploads, refused: Callable[..., str]) -> None:

@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 import io
+import re
+from pathlib import Path
 
 import pytest
 from rich.console import Console
 
-from celm.cli.tables import class_counts_table, comparison_table, transpose_table
+import celm
+from celm.cli.tables import (
+    class_counts_table,
+    comparison_table,
+    run_contribution_table,
+    transpose_table,
+)
+from celm.report.build import write_report
 from celm.study.table import ResultTable, Statistic
+from support.pages import Page
 
 ROWS, METHODS = ["fashion_mnist pls", "fashion_mnist dirichlet_0.05"], [f"method {i}" for i in range(26)]
 
@@ -84,3 +94,35 @@ def test_rivals_stay_rivals_when_turned() -> None:
     for row, column in upright.ours:
         assert turned.rank(column, row) == upright.rank(row, column)
     assert transpose_table(turned) == upright
+
+
+def test_a_run_shows_what_clients_earned_if_it_is_not_their_weight(tmp_path: Path) -> None:
+    """What is earned by head evidence is the mean weight of an observer with head evidence."""
+    rule = {"name": "celm", "evidence": "calibrated", "warmup": 3}
+    observer = {"name": "celm", "evidence": "head", "warmup": 3}
+    tables = {
+        "split": "pls",
+        "rule": {**rule, "scores_from": "head", "agreement": 2.0},
+        "observe": [observer],
+        "run": {"rounds": 3},
+    }
+    run = celm.run(celm.Experiment(**tables), out=tmp_path / "run")
+    observed = [record["observed"]["celm"]["client_weights"] for record in run.rounds]
+    expected = {name: sum(weights[name] for weights in observed) / 3 for name in run.weights}
+    text = io.StringIO()
+    Console(file=text, width=120).print(run_contribution_table(run, None, "title"))
+    header, *rows = [
+        line.split("│") for line in text.getvalue().replace("┃", "│").splitlines() if "client" in line
+    ]
+    column = [heading.strip() for heading in header].index("earned")
+    assert {row[1].strip(): row[column].strip() for row in rows} == {
+        name: f"{100 * value:.1f} %" for name, value in expected.items()
+    }
+    assert run.earned == pytest.approx(expected)
+    assert run.earned != pytest.approx(run.weights, abs=0.005)
+    page = Page(write_report(tmp_path / "run").read_text(encoding="utf-8"))
+    shown = set(re.findall(r"[0-9.]+ %", page.text))
+    last = run.rounds[-1]
+    for values in (expected, last["scores"], last["diagnostics"]["agreement_scores"]):
+        assert {f"{100 * value:.1f} %" for value in values.values()} <= shown
+    assert "with agreement" in page.text

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -272,6 +273,34 @@ def test_wrong_arguments_are_errors_that_name_them() -> None:
         head_evidence(nn.Linear(4, 1), [nn.Linear(4, 1)])
     with pytest.raises(CelmError, match="not list"):
         head_evidence(before, [[1.0]])  # type: ignore[list-item]
+
+
+@pytest.mark.parametrize(
+    ("changed", "expected"),
+    [
+        (
+            {"updates": nn.Sequential(nn.Linear(4, 5))},
+            "updates must be a list of models, not a single Sequential",
+        ),
+        ({"delivered": 3}, "delivered must be a list of models, not a single int"),
+        ({"features": "ReLU"}, "features must be a tensor"),
+        ({"exclude": "north"}, "exclude must be a tensor"),
+        ({"agreement": "2"}, "agreement must be a number"),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
+def test_arguments_of_a_wrong_type_are_errors_that_name_them(changed: dict[str, Any], expected: str) -> None:
+    before, after = one_step([1])
+    with pytest.raises(CelmError, match=expected):
+        head_evidence(**{"delivered": before, "updates": [after], **changed})
+
+
+def test_lists_of_numbers_are_taken_as_tensors() -> None:
+    before, after = one_step([1])
+    plain = head_evidence(before, [after, after], form="rows", features=torch.ones(1, 2))
+    listed = head_evidence(before, [after, after], form="rows", features=[[1.0, 1.0]], exclude=[True, False])  # type: ignore[arg-type]
+    assert torch.equal(listed[0], torch.zeros(K, dtype=torch.float64))
+    assert torch.equal(listed[1], plain[1])
 
 
 def agreement_by_loops(G: _Floats, f: _Floats, delivered: _Floats) -> _Floats:

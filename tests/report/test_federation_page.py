@@ -186,6 +186,24 @@ def test_a_round_in_which_the_filter_refused_a_client_does_not_count_for_it(
     assert f" {before - 1} – 1" in text
 
 
+def test_scores_with_agreement_stand_beside_those_without(tmp_path: Path, state: StateMaker) -> None:
+    plain = Page(build_report(state(tmp_path / "plain")))
+    assert "with agreement" not in plain.text
+    folder = state(
+        tmp_path / "state",
+        scores={"north": 0.875, "south": 0.125, "east": 0.0},
+        diagnostics={
+            "agreement_scores": {"north": 0.4375, "south": 0.0625, "east": "1", "west": -1, "x": None}
+        },
+    )
+    page = Page(build_report(folder))
+    assert "with agreement" in page.text
+    for figure in ("87.5 %", "12.5 %", "43.8 %", "6.2 %"):
+        assert figure in page.text
+        assert figure not in plain.text
+    safe(page)
+
+
 def test_hostile_names_and_reasons_stay_text(tmp_path: Path, state: StateMaker) -> None:
     a, b, c = HOSTILE
     idle = {"idle": [a, 7], "removed": {"x": 1}, "nonfinite": [b]}

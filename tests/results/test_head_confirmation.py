@@ -5,10 +5,15 @@ from __future__ import annotations
 import json
 import re
 import runpy
+import statistics
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from celm.experiment.config import Experiment
+from celm.federation.build import resolve_defaults
+from celm.study.spec import load_study
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "results/trust/head"
@@ -35,6 +40,64 @@ def test_the_table_follows_from_the_worth_of_coalitions(tables: Any) -> None:
             assert script["summarise"](list(by_measure["Pearson"].values())) == pytest.approx(shown[column])
 
 
+@pytest.mark.parametrize(("name", "rows"), [("many_clients.toml", 10), ("weights.toml", 7)])
+def test_every_cell_of_a_declared_study_can_be_built(name: str, rows: int) -> None:
+    study = load_study(str(FOLDER / name))
+    assert len(study.rows) == rows
+    for row in study.rows:
+        for method in study.methods_for_row(row).values():
+            resolve_defaults(Experiment.parse({**row.settings, **method.settings}))
+
+
+def test_a_stored_federation_gets_a_new_column_without_its_truth(tmp_path: Path) -> None:
+    collect = runpy.run_path(str(FOLDER / "table.py"))["collect"]
+    truths, estimates = tmp_path / "truths", tmp_path / "estimates"
+    for folder in (truths, estimates):
+        folder.mkdir()
+    stored = [{"row": "digits pls", "seed": 50, "worth": {"1": 0.5}, "estimates": {"celm": {"a": 1.0}}}]
+    (tmp_path / "truth.json").write_text(json.dumps(stored))
+    (estimates / "digits_pls-seed50.json").write_text('{"coast": {"a": 0.5}}')
+    (estimates / "digits_iid-seed50.json").write_text('{"coast": {"a": 0.5}}')
+    (truths / "digits_sls-seed50.json").write_text('{"row": "digits sls", "seed": 50, "worth": {"1": 0.25}}')
+    found = collect(truths, estimates, tmp_path / "truth.json")
+    assert found == [{**stored[0], "estimates": {"celm": {"a": 1.0}, "coast": {"a": 0.5}}}]
+
+
+def test_many_clients_are_compared_with_what_their_labels_would_give() -> None:
+    script = runpy.run_path(str(FOLDER / "table.py"))
+    counts = {"a": [4, 0], "b": [0, 3], "c": [0, 1]}  # class shares: 1, 3/4, 1/4; halved over two classes
+    estimates = {"right": {"a": 0.5, "b": 0.375, "c": 0.125}, "reversed": {"a": -4.0, "b": -3.0, "c": -1.0}}
+    row = "fashion_mnist pls, 20 clients"
+    federation = {"row": row, "seed": 50, "counts": counts, "worth": {}, "estimates": estimates}
+    of_twenty, of_fifty = script["MANY"][1:]
+    found = script["agreements"]([federation], of_twenty)
+    assert found["right"]["Pearson"] == {row: pytest.approx(1)}
+    assert found["reversed"]["Pearson"] == {row: pytest.approx(-1)}
+    assert not script["agreements"]([federation], of_fifty)
+    assert any(
+        line.startswith("| right | +1.00 |") for line in script["format_table"]([federation], of_twenty)
+    )
+
+
+def test_weights_are_paired_by_seeds_that_are_complete() -> None:
+    script = runpy.run_path(str(FOLDER / "weights.py"))
+    runs = script["load_runs"]()
+    assert script["complete_seeds"](runs | {}) == [
+        seed for seed in (42, 43, 44) if f"fashion_mnist_pls-head-seed{seed}" in runs
+    ]
+    rows = sorted({row for row, _ in script["measured_rows"]()})
+    assert len(rows) == 7
+    for row in rows:  # a run of head evidence that is half a point better than CELM's
+        for seed in (42, 44):
+            celm = runs[f"{row}-celm-seed{seed}"]
+            better = {name: celm[name] + 0.005 for name in celm if name.endswith("accuracy") and celm[name]}
+            runs[f"{row}-head-seed{seed}"] = better
+    assert script["complete_seeds"](runs) == [42, 44]
+    table = script["format_table"](runs)
+    assert table.count("+0.50 (+0.50, +0.50)") == 8
+    assert "| head - celm | +0.50 ± 0.00 |" in table
+
+
 def test_points_gained_by_attacks_are_those_of_the_runs() -> None:
     script = runpy.run_path(str(FOLDER / "attack_gains.py"))
     table = script["format_table"](read_json("attack_gains.json"))
@@ -49,6 +112,41 @@ def test_points_gained_by_attacks_are_those_of_the_runs() -> None:
         pls, maverick = gains[name][:3], [cell.strip("| ") for cell in gains[name][3:]]
         cells = " | ".join(f"{one}, {other}" for one, other in zip(pls, maverick, strict=True))
         assert f"| {shown} | {cells} |" in page
+
+
+def test_the_table_of_conditions_is_that_of_the_runs() -> None:
+    script = runpy.run_path(str(FOLDER / "conditions.py"))
+    results = read_json("conditions.json")
+    assert script["format_table"](results) == (FOLDER / "conditions.md").read_text(encoding="utf-8")
+    uniform = statistics.mean(result["uniform"] for result in results.values())
+    assert f"{uniform:.2f}" == "0.47"  # as pages say
+
+
+@pytest.mark.parametrize(
+    ("page", "names", "measures"),
+    [
+        ("results/trust/head/README.md", {}, ["claims", "celm", "unheld", "mass", "accuracy"]),
+        ("docs/trust.md", {"no clipping": "ReLU, SGD"}, ["claims", "celm", "accuracy"]),
+    ],
+)
+def test_pages_state_what_the_conditions_say(page: str, names: dict[str, str], measures: list[str]) -> None:
+    script = runpy.run_path(str(FOLDER / "conditions.py"))
+    results = read_json("conditions.json")
+    checked = 0
+    for line in (ROOT / page).read_text(encoding="utf-8").splitlines():
+        condition, *cells = [cell.strip() for cell in line.strip("|").split("|")]
+        condition = names.get(condition, condition)
+        if condition not in script["CONDITIONS"] or len(cells) != len(measures):
+            continue
+        seeds = script["complete_seeds"](results, condition)
+        found = [results[f"{condition}/{split}/{seed}"] for seed in seeds for split in script["SPLITS"]]
+        for cell, measure in zip(cells, measures, strict=True):
+            value = statistics.mean(result[measure] for result in found)
+            digits = len(cell.partition(".")[2])
+            shown = f"{100 * value:.0f} %" if cell.endswith("%") else f"{value:.{digits}f}"
+            assert cell == shown, (condition, measure)
+        checked += 1
+    assert checked >= 6
 
 
 @pytest.mark.parametrize("page", ["results/trust/head/README.md", "docs/trust.md"])

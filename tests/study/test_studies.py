@@ -6,6 +6,7 @@ import json
 import math
 import re
 from dataclasses import replace
+from typing import get_args, get_type_hints
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from celm.data.registry import splits
 from celm.experiment.config import Experiment
 from celm.federation.build import build_federation, resolve_defaults
 from celm.report.build import build_report
+from celm.rules.celm import Celm
 from celm.study import cost_estimate
 from celm.study.declarations import study_names
 from celm.study.local_pool import ProcessPool
@@ -44,6 +46,14 @@ def test_every_table_of_the_paper_has_a_study():
         "classes-47",
         "warmup",
     } <= papers
+
+
+def test_the_study_of_estimators_has_a_column_for_every_kind_of_evidence():
+    methods = load_study("estimators").methods.values()
+    kinds = get_args(get_type_hints(Celm)["evidence"])
+    assert len(kinds) >= 3
+    settings = [method.settings.get("rule", {}).get("evidence", "paper") for method in methods]
+    assert set(kinds) <= set(settings)
 
 
 @pytest.mark.parametrize("name", NAMES)

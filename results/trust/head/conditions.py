@@ -16,7 +16,8 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from statistics import mean, stdev
@@ -44,6 +45,14 @@ SPLITS: dict[str, dict[str, Any]] = {
     "maverick": {"name": "maverick"},
 }
 ACTIVATIONS: dict[str, type[nn.Module]] = {"tanh": nn.Tanh, "gelu": nn.GELU}
+TINY_VIT = {
+    "name": "vit",
+    "patch_size": 7,
+    "hidden_size": 32,
+    "layers": 2,
+    "heads": 4,
+    "intermediate_size": 64,
+}
 CONDITIONS: dict[str, dict[str, Any]] = {
     "ReLU, SGD": {},
     "momentum 0.9": {"train": {"momentum": 0.9}},
@@ -55,6 +64,7 @@ CONDITIONS: dict[str, dict[str, Any]] = {
     "tanh": {"model": {"name": "conditions:make_model", "last": "tanh"}},
     "GELU": {"model": {"name": "conditions:make_model", "last": "gelu"}},
     "LayerNorm": {"model": {"name": "conditions:make_model", "last": "layernorm"}},
+    "tiny ViT": {"model": TINY_VIT},
     "clipped": {"train": {"dp_clip": 1.0}},
     "clipped, noise 0.001": {"train": {"dp_clip": 1.0, "dp_noise": 0.001}},
     "clipped, noise 0.003": {"train": {"dp_clip": 1.0, "dp_noise": 0.003}},
@@ -72,38 +82,60 @@ def make_model(input_shape: tuple[int, ...], classes: int, last: str) -> nn.Modu
     return nn.Sequential(*body, *normalisation, nn.Linear(64, classes))
 
 
-def measure(condition: str, split: str, seed: int) -> dict[str, float]:
-    """Run one federation and return its measures."""
-    tables = {
-        "dataset": {"name": "fashion_mnist", "limit": 1000},
-        "split": SPLITS[split],
+@dataclass(frozen=True)
+class Watched:
+    """What a federation that aggregates by CELM and is watched by head evidence leaves after its warm-up."""
+
+    counts: Mapping[str, list[int]]
+    """Client to its true label counts."""
+    claims: Mapping[str, list[float]]
+    """Client to its mean claims on each class."""
+    evidence: Mapping[str, list[float]]
+    """Client to CELM's evidence for each class."""
+    accuracy: float
+
+
+def watch(tables: Mapping[str, Any], seed: int) -> Watched:
+    """Run one federation for the warm-up. The tables have its data, split, and settings that are not the default."""
+    settings = {
         "rule": {"name": "celm", "warmup": ROUNDS},
         "observe": [{"name": "celm", "warmup": ROUNDS, "evidence": "head"}],
         "run": {"rounds": ROUNDS, "seed": seed, "workers": 0, "evaluate_every": ROUNDS},
-        **CONDITIONS[condition],
+        **tables,
     }
-    federation = build_federation(resolve_defaults(Experiment.parse(tables)))
+    federation = build_federation(resolve_defaults(Experiment.parse(settings)))
     engine, state = InProcessEngine(federation.trainer), initial_state(federation)
     record: dict[str, Any] = {}
     while state.round_number < ROUNDS:
         result = run_round(federation, state, engine)
         state, record = result.state, result.record
     claims = {name: c.mean.tolist() for name, c in state.server.observers["celm"].probe.claims.items()}
-    counts = federation.counts
+    return Watched(federation.counts, claims, record["evidence"], record["accuracy"])
+
+
+def measure(watched: Watched) -> dict[str, float]:
+    """Return the measures of one federation."""
+    counts, claims, evidence = watched.counts, watched.claims, watched.evidence
     unheld = [claims[name][k] > 0.001 for name in counts for k, n in enumerate(counts[name]) if not n]
     uniform = {name: [1.0] * len(row) for name, row in counts.items()}
     return {
         "claims": mean_distance(counts, claims),
-        "celm": mean_distance(counts, record["evidence"]),
+        "celm": mean_distance(counts, evidence),
         "uniform": mean_distance(counts, uniform),
-        "unheld": mean(unheld),
+        "unheld": mean(unheld) if unheld else 0.0,
         "mass": mean(
             sum(q for q, n in zip(claims[name], counts[name], strict=True) if not n) for name in counts
         ),
         "correlation": correlation(counts, claims),
-        "celm correlation": correlation(counts, record["evidence"]),
-        "accuracy": record["accuracy"],
+        "celm correlation": correlation(counts, evidence),
+        "accuracy": watched.accuracy,
     }
+
+
+def condition_tables(condition: str, split: str) -> dict[str, Any]:
+    """Return the settings of one condition on one split."""
+    data = {"dataset": {"name": "fashion_mnist", "limit": 1000}, "split": SPLITS[split]}
+    return {**data, **CONDITIONS[condition]}
 
 
 def mean_distance(counts: Mapping[str, list[int]], found: Mapping[str, list[float]]) -> float:
@@ -118,28 +150,72 @@ def _proportions(row: list[float] | list[int]) -> Any:
 
 def correlation(counts: Mapping[str, list[int]], found: Mapping[str, list[float]]) -> float:
     """Return the correlation of scores with those of the label counts."""
-    true, estimated = (
-        dict(
-            zip(counts, scores(torch.tensor([table[name] for name in counts]).double()).tolist(), strict=True)
-        )
-        for table in (counts, found)
-    )
-    return pearson(estimated, true) or 0.0
+    return pearson(client_scores(found, counts), client_scores(counts, counts)) or 0.0
 
 
-def format_table(results: Mapping[str, Mapping[str, float]]) -> str:
+def client_scores(
+    table: Mapping[str, list[float]] | Mapping[str, list[int]], clients: Iterable[str]
+) -> dict[str, float]:
+    """Return client to the score that claims, evidence or label counts give."""
+    names = list(clients)
+    rows = torch.tensor([table[name] for name in names]).double()
+    return dict(zip(names, scores(rows).tolist(), strict=True))
+
+
+Results = Mapping[str, Mapping[str, float]]
+"""`CONDITION/SPLIT/SEED` to the measures of the federation."""
+
+
+def complete_seeds(results: Results, condition: str) -> list[int]:
+    """Return the seeds at which a condition is measured on every split."""
+    return [seed for seed in SEEDS if all(f"{condition}/{split}/{seed}" in results for split in SPLITS)]
+
+
+def format_table(results: Results) -> str:
     """Return means and standard errors over the federations of each condition."""
     first = next(iter(results.values()))
-    lines = ["| | federations | " + " | ".join(first) + " |", "|---" * (len(first) + 2) + "|"]
+    head = ["federations", *first, "distance: head - CELM", "correlation: head - CELM"]
+    lines = ["| | " + " | ".join(head) + " |", "|---" * (len(head) + 1) + "|"]
     for condition in CONDITIONS:
-        found = [result for key, result in results.items() if key.startswith(f"{condition}/")]
-        if len(found) > 1:
-            cells = [
-                f"{mean(r[m] for r in found):.3f} ± {stdev([r[m] for r in found]) / len(found) ** 0.5:.3f}"
-                for m in first
-            ]
+        seeds = complete_seeds(results, condition)
+        found = [results[f"{condition}/{split}/{seed}"] for seed in seeds for split in SPLITS]
+        if found:
+            cells = [with_error([r[m] for r in found]) for m in first]
+            cells += [with_error(values, signed=True) for values in differences(found)]
             lines.append(f"| {condition} | {len(found)} | " + " | ".join(cells) + " |")
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, "", *format_splits(results)]) + "\n"
+
+
+def differences(found: Sequence[Mapping[str, float]]) -> tuple[list[float], list[float]]:
+    """Return head minus CELM, federation by federation: distances, and correlations."""
+    distances = [r["claims"] - r["celm"] for r in found]
+    return distances, [r["correlation"] - r["celm correlation"] for r in found]
+
+
+def format_splits(results: Results) -> list[str]:
+    """Return head and CELM on each split: distance and correlation, as means over seeds."""
+    head = [f"{split}: {measure}" for split in SPLITS for measure in ("distance", "correlation")]
+    lines = ["Head evidence, CELM; means over seeds:", "", "| | seeds | " + " | ".join(head) + " |"]
+    lines.append("|---" * (len(head) + 2) + "|")
+    for condition in CONDITIONS:
+        if seeds := complete_seeds(results, condition):
+            cells = []
+            for split in SPLITS:
+                found = [results[f"{condition}/{split}/{seed}"] for seed in seeds]
+                for ours, theirs in (("claims", "celm"), ("correlation", "celm correlation")):
+                    cells.append(f"{mean(r[ours] for r in found):.2f}, {mean(r[theirs] for r in found):.2f}")
+            lines.append(f"| {condition} | {len(seeds)} | " + " | ".join(cells) + " |")
+    return lines
+
+
+def with_error(values: Sequence[float], signed: bool = False) -> str:
+    """Return mean and standard error.
+
+    >>> with_error([1.0, 3.0], signed=True)
+    '+2.000 ± 1.000'
+    """
+    number = f"{mean(values):+.3f}" if signed else f"{mean(values):.3f}"
+    return f"{number} ± {stdev(values) / len(values) ** 0.5:.3f}" if len(values) > 1 else number
 
 
 def main() -> None:
@@ -149,7 +225,7 @@ def main() -> None:
     for seed, condition, split in product(SEEDS, CONDITIONS, SPLITS):
         key = f"{condition}/{split}/{seed}"
         if key not in results:
-            results[key] = measure(condition, split, seed)
+            results[key] = measure(watch(condition_tables(condition, split), seed))
             write_text(TARGET, dump_json(results, indent=1) + "\n")
             print(key, flush=True)
     write_text(TARGET.with_suffix(".md"), format_table(results))

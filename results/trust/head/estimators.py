@@ -43,6 +43,10 @@ RULES: dict[str, dict[str, Any]] = {
     "cffl": {"name": "cffl"},
     "fedce": {"name": "fedce"},
     "gtg_shapley": {"name": "gtg_shapley"},
+    "coast": {"name": "coast"},
+    "singleton": {"name": "singleton"},
+    "in_run": {"name": "in_run"},
+    "in_run, second order": {"name": "in_run", "order": 2},
 }
 """Column to settings of the rule. A rule with `scores_from` also gives the column REPORTED."""
 REPORTED = "calibrated, scores from head"

@@ -21,7 +21,7 @@ import torch
 from celm.base.files import dump_json, write_text
 from celm.core.evidence import scores
 from celm.study.ground_truth import AGREEMENT_MEASURES, measure_agreement, truth_from_worth
-from celm.study.spec import load_study
+from celm.study.spec import load_study, slug
 
 HERE = Path(__file__).parent
 CEILINGS = ("label counts", "other seeds")
@@ -32,6 +32,10 @@ PAIRS = [
     ("head", "data size"),
     ("inversion", "head"),
     ("agreement", "head"),
+    ("head", "coast"),
+    ("head", "singleton"),
+    ("head", "in_run"),
+    ("head", "in_run, second order"),
 ]
 Federation = dict[str, Any]
 Selection = tuple[str, str, str, Callable[[str], bool]]
@@ -53,16 +57,25 @@ MANY: list[Selection] = [
 
 
 def collect(truths: Path, estimates: Path, stored: Path) -> list[Federation]:
-    """Return the federations with a truth and estimates, in the order of seeds."""
-    found = {(f["row"], f["seed"]): f for f in (json.loads(stored.read_text()) if stored.exists() else [])}
+    """Return the federations with a truth and estimates, in the order of seeds.
+
+    The files add to what is stored: a stored federation needs no truth again to get another column.
+    """
+    found = {_file_name(f): f for f in (json.loads(stored.read_text()) if stored.exists() else [])}
     for path in sorted(truths.glob("*.json")):
         federation = json.loads(path.read_text())
-        key = federation["row"], federation["seed"]
-        if (columns := estimates / path.name).exists():
-            earlier = found.get(key, {}).get("estimates", {})
-            federation["estimates"] = {**earlier, **json.loads(columns.read_text())}
-            found[key] = federation
+        earlier = found.get(_file_name(federation), {})
+        found[_file_name(federation)] = federation | {"estimates": earlier.get("estimates", {})}
+    for path in sorted(estimates.glob("*.json")):
+        if path.name in found:
+            found[path.name]["estimates"] |= json.loads(path.read_text())
+    found = {name: federation for name, federation in found.items() if federation["estimates"]}
     return sorted(found.values(), key=lambda federation: (federation["seed"], federation["row"]))
+
+
+def _file_name(federation: Federation) -> str:
+    """Return the name of the files of truths.py and estimators.py."""
+    return f"{slug(federation['row'])}-seed{federation['seed']}.json"
 
 
 def reference(federation: Federation, utility: str, kind: str) -> Mapping[str, float] | None:

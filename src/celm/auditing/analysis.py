@@ -52,6 +52,7 @@ from celm.core.evidence_models import CalibratedEvidence, ClaimedEvidence, Evide
 from celm.core.idle_detection import IDLE_THRESHOLD, is_idle
 from celm.metrics.free_riders import z_scores
 from celm.rules.celm_parts.idle import movement_by_client
+from celm.rules.celm_parts.round_probe import HeadClaims
 
 _MIN_COVERAGE = 0.5
 """Fraction of an equal share below which a client's coverage is low."""
@@ -85,6 +86,8 @@ class Findings:
     shares: dict[str, list[float]]
     distribution: dict[str, list[float]]
     scores: dict[str, float]
+    agreement_scores: dict[str, float] | None
+    """Scores with claims lowered where clients disagree; None if agreement was not measured."""
     probe_standard_errors: dict[str, float | None]
     z_scores: dict[str, float]
     holds: dict[str, list[str]] | None
@@ -130,19 +133,20 @@ def analyse(
     settings: AuditSettings,
     calibrations: Sequence[Calibration] = (),
     movement: Tensor | None = None,
-    claims: Tensor | None = None,
+    claims: Sequence[HeadClaims] | None = None,
 ) -> Findings:
     """Analyse the raw logits `[R, K]` of the clients and of the model they started from, in client order.
 
     `calibrations` are those of the clients' models, for calibrated evidence. `movement` `[N]` is how far each client
-    moved the global model, if that was measured. `claims` `[N, K]` replace the logits as evidence; holdings are still
-    those of the probe.
+    moved the global model, if that was measured. `claims` replace the logits as evidence; holdings are still those of
+    the probe.
     """
     names = list(client_logits)
     u = torch.stack([client_logits[name].double() for name in names], dim=1)
     g = global_logits.double()
     idle_mask = torch.zeros(len(names), dtype=torch.bool) if movement is None else is_idle(movement)
-    evidence_fn = _make_evidence_fn(settings, calibrations, idle_mask, claims)
+    mean_claims = None if claims is None else torch.stack([client.mean for client in claims])
+    evidence_fn = _make_evidence_fn(settings, calibrations, idle_mask, mean_claims)
     Q = evidence_fn(u.mean(dim=0), g.mean(dim=0))
     score_by_client = dict(zip(names, scores(Q).tolist(), strict=True))
     samples = [] if claims is not None else [scores(evidence_fn(u[r], g[r])).numpy() for r in range(len(g))]
@@ -168,6 +172,7 @@ def analyse(
         shares=_rows_by_client(names, shares(Q)),
         distribution=_rows_by_client(names, Q / total if total > 0 else Q),
         scores=score_by_client,
+        agreement_scores=_agreement_scores(names, Q, claims or (), settings.agreement),
         probe_standard_errors=errors,
         z_scores={name: z[name] for name in names},
         holds=None if holders is None else _classes_by_client(holders.certain, names, settings.classes),
@@ -194,6 +199,16 @@ def _make_evidence_fn(
     return lambda clients, reference: evidence_model(
         calibration.standardise(clients), reference, calibration, idle_mask
     )
+
+
+def _agreement_scores(
+    names: Sequence[str], Q: Tensor, claims: Sequence[HeadClaims], exponent: float | None
+) -> dict[str, float] | None:
+    """Return the scores of v^γ Q; None if agreement was not measured."""
+    measured = [client.agreement for client in claims if client.agreement is not None]
+    if exponent is None or len(measured) < len(names):
+        return None
+    return dict(zip(names, scores(Q * torch.stack(measured) ** exponent).tolist(), strict=True))
 
 
 def _standard_error(samples: Sequence[_FloatArray] | _FloatArray) -> _FloatArray | None:

@@ -180,23 +180,26 @@ class RoundAuditor:
 
     def _read_claims(
         self, global_model: LoadedModel, clients: _ProbedClients, movement: Tensor | None, state: RoundState
-    ) -> tuple[Tensor | None, RoundState]:
-        """Return mean claims `[N, K]` of the usable clients over the rounds so far; None without head evidence.
+    ) -> tuple[list[HeadClaims] | None, RoundState]:
+        """Return the claims of the usable clients in the rounds so far; None without head evidence.
 
         An idle round counts as a round without claims.
         """
         if self.head_reader is None:
             return None, state
         heads = {name: clients.heads[name] for name in clients.usable}
-        claims = self.head_reader.claims(self.head_reader.select(global_model.state), heads)
+        delivered = self.head_reader.select(global_model.state)
+        claims = self.head_reader.claims(delivered, heads)
+        agreement: Sequence[Tensor | None] = [None] * len(heads)
+        if self.settings.agreement is not None:
+            agreement = list(self.head_reader.agreement(delivered, heads, claims))
         if movement is not None:
             claims = torch.where(is_idle(movement)[:, None], 0.0, claims)
         totals = {
-            name: state.claims[name].add(row) if name in state.claims else HeadClaims(row, 1)
-            for name, row in zip(heads, claims, strict=True)
+            name: state.claims[name].add(row) if name in state.claims else HeadClaims(row, 1, v)
+            for name, row, v in zip(heads, claims, agreement, strict=True)
         }
-        mean_claims = torch.stack([total.mean for total in totals.values()])
-        return mean_claims, replace(state, claims={**state.claims, **totals})
+        return list(totals.values()), replace(state, claims={**state.claims, **totals})
 
     def _exclude(self, client: str, round: str, reason: str) -> str:
         """Return the reason for which a client is excluded; if the audit is strict, raise it."""

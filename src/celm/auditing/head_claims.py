@@ -2,6 +2,7 @@
 
 f_ic(t)  = claims of round t     celm.core.head_evidence
 Q_ic(t)  = mean of f_ic over the rounds so far that have a file of client i, as in the rule `celm`
+v_ic     = agreement with other clients, in the first round that has a file of client i
 """
 
 from __future__ import annotations
@@ -47,6 +48,14 @@ class HeadReader:
 
     def claims(self, delivered: StateDict, clients: Mapping[str, StateDict]) -> Tensor:
         """Return f `[N, K]` from the last layers of the global model and of the clients."""
+        return self._read(delivered, clients)
+
+    def agreement(self, delivered: StateDict, clients: Mapping[str, StateDict], claims: Tensor) -> Tensor:
+        """Return v `[N, K]` of the claims f of this round; 0 for a class without a claim."""
+        agreed = self._read(delivered, clients, agreement=1.0)
+        return torch.where(claims > 0, agreed / torch.where(claims > 0, claims, 1.0), 0.0)
+
+    def _read(self, delivered: StateDict, clients: Mapping[str, StateDict], agreement: float = 0.0) -> Tensor:
         changed = {
             name
             for name, tensor in delivered.items()
@@ -58,7 +67,13 @@ class HeadReader:
         prefix = f"{self.head}." if self.head else ""
         features = None if prefix + "bias" in changed else self._features()
         try:
-            claims = head_evidence(delivered, list(clients.values()), head=self.head, features=features)
+            claims = head_evidence(
+                delivered,
+                list(clients.values()),
+                head=self.head,
+                features=features,
+                agreement=agreement,
+            )
         except CelmError as error:
             raise CelmError(f"evidence=head: {error}", _HINT) from error
         return claims[:, : len(self.settings.classes)].cpu()

@@ -32,7 +32,7 @@ BATCH_BYTES = 128 << 20
 _MAX_MODELS = 16
 _BATCH_VALUES = 1 << 22
 """Input values in one batch."""
-_ANALYSIS_ONLY = ("confidence", "beta", "partial", "movement")
+_ANALYSIS_ONLY = ("confidence", "beta", "partial", "movement", "agreement")
 """Settings that a probe does not depend on."""
 
 

@@ -32,6 +32,7 @@ def make_document(
     return {
         "classes": list(settings.classes),
         "scores": findings.scores,
+        "agreement_scores": findings.agreement_scores,
         "probe_standard_errors": findings.probe_standard_errors,
         "weights": dict(weights),
         "z_scores": findings.z_scores,
@@ -113,6 +114,12 @@ class Audit:
     def scores(self) -> dict[str, float]:
         """Contribution of each client in the last round; sums to 1."""
         return dict(self.document["scores"])
+
+    @property
+    def agreement_scores(self) -> dict[str, float] | None:
+        """Scores with claims lowered where clients disagree; None unless the audit measured `agreement`."""
+        found = self.document.get("agreement_scores")
+        return None if found is None else dict(found)
 
     @property
     def probe_standard_errors(self) -> dict[str, float | None]:

@@ -56,6 +56,9 @@ class AuditSettings(ConfigModel):
     """Whether client files may contain a part of the tensors, such as an adapter; the others are the global model's."""
     evidence: Literal["paper", "calibrated", "head"] = "paper"
     """`paper`; `calibrated`, which scaling a model cannot raise; `head`, from the change of the last layer."""
+    agreement: PositiveFloat | None = None
+    """γ, with head evidence: also report scores whose claims are lowered by their disagreement with those of other
+    clients to this power, such as 2."""
     movement: bool = True
     """Unless evidence is the paper's: whether clients that hardly moved the global model have none, and are flagged."""
     num_starts: Annotated[int, Field(ge=1, le=100)] = 5
@@ -84,6 +87,8 @@ class AuditSettings(ConfigModel):
                 " exclusive",
                 "set evidence=paper",
             )
+        if self.agreement is not None and self.evidence != "head":
+            raise CelmError("agreement: only head evidence measures agreement", "set evidence=head")
         if self.fixed_inputs and not self.argument and not self.layer:
             raise CelmError("fixed_inputs: no input to probe", "set argument or layer")
         for name in ("tolerance", "classes", "keep_inputs"):

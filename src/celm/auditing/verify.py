@@ -18,7 +18,7 @@ from celm.base.files import dump_json
 from celm.base.json_files import read_json
 from celm.models import require_confirmed_factory
 
-_COMPARED_KEYS = ("scores", "evidence", "weights", "holds", "sole_holders", "excluded")
+_COMPARED_KEYS = ("scores", "agreement_scores", "evidence", "weights", "holds", "sole_holders", "excluded")
 _MAX_DIFFERENCES = 10
 
 

@@ -31,7 +31,7 @@ DatasetOption = Annotated[
 ]
 SplitOption = Annotated[str | None, typer.Option(help="How to divide the dataset among clients.")]
 ModelOption = Annotated[
-    str | None, typer.Option(help="Model name, or pkg.module:factory for your own model.")
+    str | None, typer.Option(help="Model name, pkg.module:factory for your own, or hf:NAME for texts.")
 ]
 RuleOption = Annotated[
     str | None, typer.Option(help="Server side: how client updates become the global model.")

@@ -5,7 +5,9 @@ from __future__ import annotations
 import io
 import os
 import sys
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from enum import StrEnum
 from functools import wraps
 from pathlib import Path
@@ -56,7 +58,8 @@ def with_exit_codes(command: Callable[P, None]) -> Callable[P, None]:
             if isinstance(stream, io.TextIOWrapper):
                 stream.reconfigure(errors="replace")  # a terminal may lack characters of bars and tables
         try:
-            command(*args, **kwargs)
+            with _warnings_on_one_line():
+                command(*args, **kwargs)
         except CelmError as error:
             print_error(str(error))
             raise SystemExit(2) from None
@@ -68,6 +71,24 @@ def with_exit_codes(command: Callable[P, None]) -> Callable[P, None]:
             raise SystemExit(0) from None
 
     return wrapper
+
+
+@contextmanager
+def _warnings_on_one_line() -> Iterator[None]:
+    """Print warnings for users in one line, without the place in the code that Python adds."""
+    show = warnings.showwarning
+
+    def show_on_one_line(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
+        if category is UserWarning:
+            print_warning(str(message))
+        else:
+            show(message, category, *place, **more)
+
+    warnings.showwarning = show_on_one_line
+    try:
+        yield
+    finally:
+        warnings.showwarning = show
 
 
 def print_error(message: str, hint: str | None = None) -> None:

@@ -75,6 +75,7 @@ def run_command(
       celm run --split dirichlet --set split.alpha=0.05 --rounds 20 --format json
       celm run --rule fedavg --observe celm,shapfed    # rules side by side
       celm run my.toml --rule fedavg --out runs/baseline
+      celm run --dataset reviews.csv --set dataset.text_column=review --model hf:distilbert-base-uncased
       celm run --engine flower                    # in Flower's simulation
       celm run --probe-engine ray --address auto  # probes on a Ray cluster
       celm run --resume runs/baseline

@@ -47,7 +47,10 @@ def _heat_strip(values: Sequence[float], maximum: float) -> Text:
 
 
 def run_contribution_table(run: Run, claims: ClassClaims | None, title: str) -> Table:
-    """Return client x (weight, evidence by class, classes surely held, true samples by class)."""
+    """Return client x (weight, evidence by class, classes surely held, true samples by class).
+
+    If scores come from other evidence than weights, there is also what each client earned.
+    """
     metrics = run.metrics
     evidence = run.evidence
     table = Table(
@@ -56,6 +59,9 @@ def run_contribution_table(run: Run, claims: ClassClaims | None, title: str) -> 
     table.add_column("client", overflow="fold")
     table.add_column("weight", justify="right")
     table.add_column("")
+    shows_earned = run.experiment.rule.has_other_scores
+    if shows_earned:
+        table.add_column("earned", justify="right")
     if evidence is not None:
         table.add_column("evidence by class", overflow="fold")
     if claims is not None:
@@ -70,6 +76,8 @@ def run_contribution_table(run: Run, claims: ClassClaims | None, title: str) -> 
     for client, weight in run.weights.items():
         bar = "█" * round(_BAR_WIDTH * weight / heaviest) if heaviest else ""
         row: list[Text] = [_printable_text(client), Text(f"{100 * weight:.1f} %"), Text(bar, style="#58a6ff")]
+        if shows_earned:
+            row.append(Text(f"{100 * run.earned.get(client, 0.0):.1f} %"))
         if evidence is not None:
             row.append(_heat_strip(evidence.get(client, []), strongest))
         if claims is not None:
@@ -87,7 +95,8 @@ def audit_table(audit: Audit) -> Table:
     """Return client x (score, standard error, weight, z-score, evidence by class, sole classes); flags are red."""
     table = Table(title="contribution audit", title_justify="left", title_style="bold", header_style="bold")
     table.add_column("client", overflow="fold")
-    for heading in ("score", "± probe", "weight", "z-score"):
+    agreed = audit.agreement_scores
+    for heading in ("score", *(["agreed"] if agreed is not None else []), "± probe", "weight", "z-score"):
         table.add_column(heading, justify="right")
     table.add_column("evidence by class", overflow="fold")
     table.add_column("sole holder of", overflow="fold")
@@ -98,6 +107,7 @@ def audit_table(audit: Audit) -> Table:
         table.add_row(
             Text(printable(client)),
             Text(f"{100 * score:.1f} %"),
+            *([Text(f"{100 * agreed[client]:.1f} %")] if agreed is not None else []),
             Text("–" if error is None else f"{100 * error:.2f} %"),
             Text(f"{100 * audit.weights[client]:.1f} %"),
             Text(f"{audit.z_scores[client]:.2f}"),

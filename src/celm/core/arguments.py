@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 import numpy as np
@@ -76,6 +76,15 @@ def as_class_indices(classes: Any) -> list[int]:
     if negative:
         raise ArgumentError(f"class {negative[0]} is out of range", "classes count from 0")
     return indices
+
+
+def as_models(models: Any, name: str) -> list[Any]:
+    """Return several models as a list. A single model is an error: a `Sequential` would be read layer by layer."""
+    if isinstance(models, nn.Module | Mapping) or not isinstance(models, Sequence):
+        raise ArgumentError(
+            f"{name} must be a list of models, not a single {type(models).__name__}", "write [model]"
+        )
+    return list(models)
 
 
 def check_modules(models: Any) -> Sequence[nn.Module]:

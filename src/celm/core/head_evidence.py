@@ -56,6 +56,7 @@ import torch
 from torch import Tensor, nn
 
 from celm.base.errors import CelmError
+from celm.core.arguments import as_models, as_tensor
 
 Model = nn.Module | Mapping[str, Tensor]
 """A module, or its state dict."""
@@ -214,16 +215,17 @@ def head_evidence(
     tensor([[1., 0., 0.],
             [0., 0., 0.]], dtype=torch.float64)
     """
-    trained = [_state(model) for model in updates]
-    sent = [
-        _state(model) for model in ([delivered] if isinstance(delivered, nn.Module | Mapping) else delivered)
-    ]
+    trained = [_state(model) for model in as_models(updates, "updates")]
+    given = [delivered] if isinstance(delivered, nn.Module | Mapping) else as_models(delivered, "delivered")
+    sent = [_state(model) for model in given]
+    features = None if features is None else as_tensor(features, "features")
+    exclude = None if exclude is None else as_tensor(exclude, "exclude").bool()
     if not trained or len(sent) not in (1, len(trained)):
         raise CelmError(
             f"{len(sent)} delivered models for {len(trained)} updates", "pass one, or one for each"
         )
-    if not (math.isfinite(agreement) and agreement >= 0):
-        raise CelmError(f"agreement must be at least 0, not {agreement}")
+    if not (isinstance(agreement, int | float) and math.isfinite(agreement) and agreement >= 0):
+        raise CelmError(f"agreement must be a number of at least 0, not {agreement!r:.80}")
     if exclude is not None and exclude.shape != (len(trained),):
         raise CelmError(f"exclude must be a mask of {len(trained)} clients, not {list(exclude.shape)}")
     sent = sent * len(trained) if len(sent) == 1 else sent

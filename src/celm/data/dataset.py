@@ -19,7 +19,7 @@ from celm.base.registry import Configurable
 class Dataset:
     """A dataset in memory, decoded and normalised once; training only gathers rows.
 
-    Inputs are float32 `[n, *shape]`, labels int64 `[n]`.
+    Inputs are float32 `[n, *shape]`, or token numbers int64 `[n, tokens]`. Labels are int64 `[n]`.
     """
 
     name: str

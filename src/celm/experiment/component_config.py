@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from celm.base.errors import CelmError
+
+HUB_PREFIX = "hf:"
+"""Prefix of a dataset or model of the Hugging Face hub."""
 
 
 class ConfigModel(BaseModel):
@@ -55,6 +59,11 @@ class DatasetConfig(ComponentConfig):
 class RuleConfig(ComponentConfig):
     name: str = "celm"
 
+    @property
+    def has_other_scores(self) -> bool:
+        """Whether scores come from other evidence than weights (`scores_from` of the rule `celm`)."""
+        return self.options.get("scores_from") not in (None, self.options.get("evidence", "paper"))
+
 
 class ObjectiveConfig(ComponentConfig):
     name: str = "plain"
@@ -71,6 +80,20 @@ class SplitConfig(ComponentConfig):
 
 class ModelConfig(ComponentConfig):
     name: str = ""
-    """A model's name or pkg.module:factory; by default the dataset's usual model."""
+    """A model's name, pkg.module:factory or hf:NAME; by default the dataset's usual model."""
     head: str | None = None
     """Name of the last linear layer, if it cannot be found automatically."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_hub_name(cls, value: Any) -> Any:
+        """Turn `hf:NAME` into the name `hf` with the setting `weights`. The path of a folder becomes absolute."""
+        table = {"name": value} if isinstance(value, str) else value
+        name = table.get("name") if isinstance(table, dict) else None
+        if not isinstance(name, str) or not name.startswith(HUB_PREFIX):
+            return value
+        weights = name.removeprefix(HUB_PREFIX)
+        if not weights:
+            raise CelmError("model 'hf:' has no name", "as in hf:distilbert/distilbert-base-uncased")
+        folder = Path(weights).expanduser()
+        return {**table, "name": "hf", "weights": str(folder.resolve()) if folder.is_dir() else weights}

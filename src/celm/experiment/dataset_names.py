@@ -7,8 +7,8 @@ from typing import Any
 
 from celm.base.errors import CelmError
 from celm.data.registry import datasets
+from celm.experiment.component_config import HUB_PREFIX
 
-_HUB_PREFIX = "hf:"
 _TABLE_SUFFIXES = (".csv", ".parquet")
 
 
@@ -18,8 +18,8 @@ def parse_dataset(text: str, setting: str = "dataset") -> dict[str, Any]:
     >>> parse_dataset("digits"), parse_dataset("hf:ylecun/mnist")
     ({'name': 'digits'}, {'name': 'hf', 'repo': 'ylecun/mnist'})
     """
-    if text.startswith(_HUB_PREFIX):
-        repo, _, revision = text.removeprefix(_HUB_PREFIX).partition("@")
+    if text.startswith(HUB_PREFIX):
+        repo, _, revision = text.removeprefix(HUB_PREFIX).partition("@")
         return {"name": "hf", "repo": repo, **({"revision": revision} if revision else {})}
     path = Path(text).expanduser()
     is_path = "/" in text or path.suffix in _TABLE_SUFFIXES

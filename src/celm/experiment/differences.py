@@ -80,6 +80,8 @@ def distinguishing_parts(experiment: Experiment) -> list[str]:
             parts.append("observe-" + "-".join(observer["name"] for observer in value))
         elif key == "name":
             parts.append(str(value))
+        elif setting == "model.weights" and experiment.model.name == "hf":
+            parts[-1] = PurePath(value).name or "hf"  # the name alone says as much as hf-weights-NAME
         elif key in ("clients", "rounds") and isinstance(value, int):
             parts.append(f"{value}-{key}")
         else:

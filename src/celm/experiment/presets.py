@@ -10,6 +10,7 @@ to have used, if they differ. A comment beside each setting says how strong the 
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from typing import Any
 
@@ -77,10 +78,10 @@ def not_exclusive_warning(preset: str) -> str:
     )
 
 
-def text_evidence_warning(preset: str, layer: str) -> str:
-    """Return the warning that a preset's evidence is not used, because it failed on models probed at a layer."""
+def text_evidence_warning(preset: str, setting: str) -> str:
+    """Return the warning that a preset's evidence is not used, because it failed on texts, which `setting` implies."""
     return (
-        f"preset {preset}: layer={layer!r}: calibrated evidence did not find the holders of classes on text models, so "
+        f"preset {preset}: {setting}: calibrated evidence did not find the holders of classes on text models, so "
         "the paper's evidence is used, which a client can raise by scaling its model (docs/flower.md)"
     )
 
@@ -97,11 +98,18 @@ def with_preset(tables: Mapping[str, Any], preset: str | None) -> dict[str, Any]
         name = table_value if isinstance(table_value, str) else (table_value or {}).get("name")
         name = name or _DEFAULT_COMPONENTS.get(table)
         if name in components:
-            merged[table] = {
-                "name": name,
-                **components[name],
-                **(table_value if isinstance(table_value, dict) else {}),
-            }
+            given = table_value if isinstance(table_value, dict) else {}
+            added = dict(components[name])
+            if "evidence" in added and "evidence" not in given and _takes_texts(merged.get("model")):
+                del added["evidence"]
+                warnings.warn(text_evidence_warning(preset, "model hf"), stacklevel=2)
+            merged[table] = {"name": name, **added, **given}
     for table, component in _PRESET_COMPONENTS.get(preset, {}).items():
         merged.setdefault(table, component)
     return merged
+
+
+def _takes_texts(model: Any) -> bool:
+    """Return whether the settings of a model, or its name, are those of a text classifier."""
+    name = model.get("name") if isinstance(model, Mapping) else model
+    return isinstance(name, str) and (name == "hf" or name.startswith("hf:"))

@@ -28,6 +28,7 @@ from celm.experiment.config import Experiment, RunConfig
 from celm.federation.client_trainer import ClientData, ClientTrainer
 from celm.federation.model_spec import ModelSpec, build_from_spec
 from celm.federation.server import Server
+from celm.federation.text_data import probed_shape, share_tokenizer
 from celm.models.averaging import weighted_mean
 from celm.models.heads import head_keys, trained_keys
 from celm.models.state_dict import StateDict, get_state
@@ -92,6 +93,7 @@ class Federation:
 
 def resolve_defaults(experiment: Experiment) -> ResolvedExperiment:
     """Give every setting a value and build the components. Raise CelmError if a component's setting is wrong."""
+    experiment = share_tokenizer(experiment)
     source: DatasetSource = _build(datasets, experiment.dataset)
     split_config = _resolve_split(experiment, source)
     split = _build(splits, split_config)
@@ -241,7 +243,7 @@ def build_federation(resolved: ResolvedExperiment) -> Federation:
     context = ServerContext(
         clients=clients,
         classes=classes,
-        input_shape=dataset.shape,
+        input_shape=probed_shape(built_model.module, dataset),
         rounds=experiment.run.rounds or 0,
         seed=seed,
         module=trainer.module,

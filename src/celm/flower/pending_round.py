@@ -7,18 +7,15 @@ from dataclasses import dataclass
 
 from flwr.app import Message
 
-from celm.base.stage_timer import StageTimer
-from celm.rules.messages import ServerMessage
+from celm.live.live_federation import LiveRound
 
 
 @dataclass(frozen=True)
 class PendingRound:
-    round_number: int
-    online: tuple[str, ...]
+    sent: LiveRound
     messages: Mapping[str, Message]
-    server_messages: Mapping[str, ServerMessage]
+    """Client to the message that carries its server message."""
     sent_at: float
-    timer: StageTimer
 
     @property
     def message_ids(self) -> dict[str, str]:

@@ -88,7 +88,7 @@ def validate_replies(
             excluded[client] = f"cannot be read ({type(error).__name__})"
     echoes = {client: echoed_head(content) for client, content in contents.items()}
     witnesses = {client: digest for client, digest in echoes.items() if digest is not None}
-    return ValidatedReplies(updates, excluded, unexpected, witnesses, contents)
+    return ValidatedReplies(updates, excluded, unexpected, contents, witnesses=witnesses)
 
 
 def parse_reply(

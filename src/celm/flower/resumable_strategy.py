@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import time
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from logging import INFO, WARNING
+from logging import INFO
 from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
@@ -17,20 +17,16 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
 from celm.base.errors import CelmError
-from celm.federation.flags import Flags
 from celm.flower import metrics
 from celm.flower.evaluation import Evaluation
 from celm.flower.message_exchange import send_and_receive
 from celm.flower.result import ContributionResult
 from celm.flower.round_config import RoundConfig
-from celm.live.client_metrics import metrics_to_json
+from celm.live.live_federation import LiveFederation
+from celm.live.live_server import LiveServer
 from celm.live.logger import log
-from celm.live.metrics_log import log_new_alarms
 from celm.live.round_outputs import RoundOutputs
 from celm.live.state_store import StateStore
-from celm.live.summary_table import format_contributions
-from celm.records.federation_records import EvaluationRecord
-from celm.records.schema import make_line
 
 EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
 
@@ -38,14 +34,11 @@ EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
 class ResumableStrategy(Strategy):
     """A strategy that saves every round. Subclasses implement the rounds."""
 
-    state_store: StateStore
-    outputs: RoundOutputs
-    min_clients: int
+    federation: LiveFederation
     retries: int
     retry_wait: float
     fraction_evaluate: float
     evaluation: Evaluation
-    classes: int
     attempt: int = 0
     """Number of failed attempts at the current round."""
     is_in_start: bool = False
@@ -61,9 +54,21 @@ class ResumableStrategy(Strategy):
         """Whether `prepare` was called."""
 
     @property
-    @abstractmethod
     def rounds_done(self) -> int:
         """Number of finished rounds."""
+        return self.federation.rounds_done
+
+    @property
+    def live_server(self) -> LiveServer:
+        return self.federation.live_server
+
+    @property
+    def state_store(self) -> StateStore:
+        return self.federation.state_store
+
+    @property
+    def outputs(self) -> RoundOutputs:
+        return self.federation.outputs
 
     def prepare_own_loop(self, server_round: int, arrays: ArrayRecord) -> None:
         """Prepare the strategy if the loop over rounds is not `start` but a wrapper's or the user's own.
@@ -90,7 +95,9 @@ class ResumableStrategy(Strategy):
         """
         if self.is_in_start or not self.is_prepared or self.rounds_done in self.state_store.evaluations:
             return
-        self._save_evaluation(self.rounds_done, by_clients, None, self.evaluation.record(server_round))
+        self.federation.save_evaluation(
+            self.rounds_done, by_clients, None, self.evaluation.record(server_round)
+        )
 
     def close(self) -> None:
         """Unlock the folder, which your own loop or a wrapper's holds until the strategy is deleted."""
@@ -147,18 +154,6 @@ class ResumableStrategy(Strategy):
             self.is_in_start = False
             self.outputs.close()
 
-    def fail_attempt(
-        self, round_number: int, excluded: Mapping[str, str], flags: Flags, unexpected: list[str], usable: int
-    ) -> None:
-        """Log and save an attempt at a round with too few usable replies."""
-        for client, reasons in flags.items():
-            for kind, reason in reasons.items():
-                log(WARNING, "\t> %s: %s: %s", kind, client, reason)
-        log(WARNING, "%d usable replies, %d needed", usable, self.min_clients)
-        failure = {"round": round_number, "attempt": self.attempt + 1, "excluded": dict(excluded)}
-        self.state_store.save_failure({**failure, "unexpected": unexpected})
-        self.outputs.after_failed_attempt(round_number, usable, self.min_clients)
-
     def _train_with_retries(
         self, grid: Grid, round_number: int, arrays: ArrayRecord, round_config: RoundConfig, timeout: float
     ) -> ArrayRecord:
@@ -176,13 +171,7 @@ class ResumableStrategy(Strategy):
                 return aggregated
             if attempt < self.retries:
                 time.sleep(self.retry_wait)
-        folder = self.state_store.folder
-        saved = "" if folder is None else f"; the state is saved in {folder.path}"
-        attempts = f"{self.retries + 1} attempts{saved}"
-        raise CelmError(
-            f"round {round_number}: fewer than {self.min_clients} usable replies in {attempts}",
-            "the log has the reason for each client",
-        )
+        raise self.federation.too_few_replies(round_number, self.retries + 1)
 
     def _evaluate_round(
         self,
@@ -206,27 +195,8 @@ class ResumableStrategy(Strategy):
         changed_config = round_config.to_json(config)
         if changed_config is not None:
             others["config"] = changed_config
-        self._save_evaluation(round_number, by_clients, by_server, others)
+        self.federation.save_evaluation(round_number, by_clients, by_server, others)
         round_config.current = config
-
-    def _save_evaluation(
-        self,
-        round_number: int,
-        by_clients: MetricRecord | None,
-        by_server: MetricRecord | None,
-        others: Mapping[str, Any],
-    ) -> None:
-        """Append an evaluation to the record, with the keys in `others`, and warn if accuracy collapsed."""
-        line: dict[str, Any] = {
-            "round": round_number,
-            "clients": metrics_to_json(by_clients),
-            "server": metrics_to_json(by_server),
-            **others,
-        }
-        self.state_store.save_evaluation(make_line(EvaluationRecord, line))
-        evaluations = list(self.state_store.evaluations.values())
-        alarms = log_new_alarms(evaluations, self.state_store.records, self.classes)
-        self.outputs.after_evaluation(round_number, alarms)
 
     def result(self, arrays: ArrayRecord) -> ContributionResult:
         lines, evaluations = self.state_store.records, self.state_store.evaluations.values()
@@ -244,21 +214,18 @@ class ResumableStrategy(Strategy):
     @property
     def contributions(self) -> dict[int, dict[str, float]]:
         """Round to client to weight, over all clients seen until then."""
-        return {line["round"]: line["client_weights"] for line in self.state_store.records}
+        return self.federation.contributions
 
     @property
     def earned(self) -> dict[str, float]:
         """Client to the mean over all rounds of its contribution, 0 in rounds without a usable update."""
-        records = self.state_store.records
-        return dict(records[-1].get("earned", {})) if records else {}
+        return self.federation.earned
 
     def table(self) -> str:
         """Return the contributions as text."""
-        folder = self.state_store.folder
-        return format_contributions(self.state_store.records, None if folder is None else folder.path)
+        return self.federation.table()
 
     @property
     def evidence(self) -> dict[int, dict[str, list[float]]]:
         """Round to client to evidence by class, for the probed rounds."""
-        lines = self.state_store.records
-        return {line["round"]: line["evidence"] for line in lines if line["evidence"]}
+        return self.federation.evidence

@@ -43,7 +43,7 @@ def settings_tree(strategy: ContributionStrategy) -> list[str]:
         f"│\t├──Fraction: train ({strategy.fraction_train:.2f}) | evaluate ({strategy.fraction_evaluate:.2f})",
         f"│\t├──Minimum nodes: {nodes}",
         f"│\t├──Minimum available nodes: {available}",
-        f"│\t└──Minimum usable replies: {strategy.min_clients} in {1 + strategy.retries} attempts",
+        f"│\t└──Minimum usable replies: {strategy.federation.min_clients} in {1 + strategy.retries} attempts",
         "├──> Keys in records:",
         f"│\t├── Samples: '{strategy.weighted_by_key}'",
         f"│\t├── ArrayRecord key: '{strategy.arrayrecord_key}'",

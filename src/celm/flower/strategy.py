@@ -10,7 +10,7 @@ from __future__ import annotations
 import operator
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from logging import DEBUG, INFO, WARNING
+from logging import DEBUG, INFO
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +22,6 @@ from celm.base.client_order import natural_sorted
 from celm.base.errors import CelmError
 from celm.base.renames import refuse_unknown_arguments
 from celm.base.stage_timer import StageTimer
-from celm.core.probe import probe as probe_here
-from celm.engines.ray_prober import RayProber
-from celm.federation.build import check_device
-from celm.federation.flags import round_flags
 from celm.federation.round import sample_clients
 from celm.flower import metrics
 from celm.flower.array_codec import FlowerLayout
@@ -39,18 +35,13 @@ from celm.flower.resumable_strategy import ResumableStrategy
 from celm.flower.round_messages import make_evaluate_messages, make_train_messages
 from celm.flower.settings_tree import settings_tree
 from celm.live.array_layout import InvalidReplyError
-from celm.live.live_server import LiveServer
+from celm.live.live_federation import LiveFederation, LiveRound
 from celm.live.logger import log
-from celm.live.metrics_log import MetricsLog
-from celm.live.round_log import FlagLog, log_weights
-from celm.live.round_outputs import RoundOutputs
-from celm.live.server_model import ModelOrFactory, ServerModel, check_validation_data, make_validate_fn
-from celm.live.server_parts import build_server
-from celm.live.state_store import StateStore
+from celm.live.server_model import ModelOrFactory
 from celm.models.adapter_settings import AdapterSettings, OutputKind
 from celm.models.state_dict import StateDict
 from celm.operations.alerts import Alert
-from celm.rules.rule import AnyRule, ServerContext
+from celm.rules.rule import AnyRule
 
 
 class ContributionStrategy(ResumableStrategy):
@@ -140,31 +131,39 @@ class ContributionStrategy(ResumableStrategy):
         **unknown: Any,
     ) -> None:
         refuse_unknown_arguments(type(self).__name__, unknown)
-        input_shape, device = tuple(input_shape), check_device(device)
-        adapters = AdapterSettings(output, tuple(mean), tuple(std), layer=layer)
-        self.model = ServerModel.build(model, input_shape, classes, device, head, adapters, partial)
-        name = rule if isinstance(rule, str) else type(rule).__name__.lower()
-        if probe_engine not in ("local", "ray"):
-            raise CelmError(f"probe_engine must be 'local' or 'ray', not {probe_engine!r}")
-        probe_fn = RayProber() if probe_engine == "ray" else probe_here
-        module, head_names = self.model.probed_module, self.model.head
-        context = ServerContext((), classes, input_shape, 0, seed, module, head_names, probe_fn=probe_fn)
-        server = build_server(rule, rule_options or {}, preset, probe, filter, aggregator, context, adapters)
-        check_validation_data(name, server.rule.requirements, validation)
-        self.state_store = StateStore(folder, signing_key)
-        self.outputs = RoundOutputs(self.state_store, alerts, keep_uploads, upload_bytes, refresh_report)
         set_log_format(log_format)
-        if self.state_store.folder is not None:
-            log(INFO, "State and record are saved in %s", self.state_store.folder.path)
-        validate_fn = validation and make_validate_fn(self.model.module, classes, *validation)
-        self.live_server = LiveServer(
-            name, server, validate_fn, self.state_store, local_heads, self.model.reference(), "flwr"
+        self.federation = LiveFederation.build(
+            "flwr",
+            rule,
+            model,
+            tuple(input_shape),
+            classes,
+            rule_options=rule_options or {},
+            preset=preset,
+            probe=probe,
+            probe_engine=probe_engine,
+            filter=filter,
+            aggregator=aggregator,
+            head=head,
+            partial=partial,
+            adapters=AdapterSettings(output, tuple(mean), tuple(std), layer=layer),
+            local_heads=local_heads,
+            validation=validation,
+            seed=seed,
+            folder=folder,
+            min_clients=min(2, min_train_nodes) if min_clients is None else min_clients,
+            device=device,
+            alerts=alerts,
+            keep_uploads=keep_uploads,
+            upload_bytes=upload_bytes,
+            refresh_report=refresh_report,
+            signing_key=signing_key,
         )
-        self.min_clients = max(1, min(2, min_train_nodes) if min_clients is None else min_clients)
-        self.retries, self.retry_wait = retries, retry_wait
+        self.retries = retries
+        self.retry_wait = retry_wait
         self.node_timeout = node_timeout
         self.num_rounds = num_rounds
-        self.identify = identify or self.state_store.identify
+        self.identify = identify or self.federation.state_store.identify
         check_sampling(fraction_train, fraction_evaluate, min_train_nodes)
         self.fraction_train = fraction_train
         self.fraction_evaluate = fraction_evaluate
@@ -178,16 +177,11 @@ class ContributionStrategy(ResumableStrategy):
         self.evaluate_metrics_aggr_fn = evaluate_metrics_aggr_fn
         self.layout: FlowerLayout | None = None
         self.pending_round: PendingRound | None = None
-        self.train_log, self.evaluation, self.classes = MetricsLog("train"), Evaluation(), classes
+        self.evaluation = Evaluation()
         self.last_arrays: list[bytes] = []
         self.attempt = 0
-        self.flag_log = FlagLog()
 
     # --- settings ---------------------------------------------------------------------------------------------
-
-    @property
-    def rounds_done(self) -> int:
-        return self.live_server.rounds_done
 
     def summary(self) -> None:
         """Log the settings as a tree."""
@@ -200,13 +194,12 @@ class ContributionStrategy(ResumableStrategy):
         `start` and, if nobody else did, the first `configure_train` call it. Call it to resume in your own loop.
         """
         self.state_store.hold_lock()
-        self.layout = self.model.make_layout(FlowerLayout, initial_arrays)
-        self.live_server.set_exchanged(self.layout.reference, self.model)
+        self.layout = self.federation.model.make_layout(FlowerLayout, initial_arrays)
         self.pending_round, self.last_arrays, self.attempt = None, [], 0
         names = ("fraction_train", "min_train_nodes", "weighted_by_key")
         settings = {name: getattr(self, name) for name in names}
-        model = self.live_server.prepare(self.num_rounds if num_rounds is None else num_rounds, settings)
-        self.flag_log = FlagLog.from_records(self.state_store.records)
+        rounds = self.num_rounds if num_rounds is None else num_rounds
+        model = self.federation.prepare(self.layout, rounds, settings)
         return initial_arrays if model is None else self._to_arrays(model)
 
     # --- a round ----------------------------------------------------------------------------------------------
@@ -233,9 +226,8 @@ class ContributionStrategy(ResumableStrategy):
                 self.prepared_layout, server_messages, nodes, round_config, keys, heads
             )
         log(INFO, "configure_train: %d of %d nodes", len(selected), len(online))
-        self.pending_round = PendingRound(
-            server_round, online, messages, server_messages, time.perf_counter(), timer
-        )
+        sent = LiveRound(server_round, self.attempt, online, server_messages, timer)
+        self.pending_round = PendingRound(sent, messages, time.perf_counter())
         return list(messages.values())
 
     def aggregate_train(
@@ -243,42 +235,39 @@ class ContributionStrategy(ResumableStrategy):
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Validate, aggregate and save a round; return (None, None) if too few replies are usable."""
         pending = self.pending_round
-        if pending is None or pending.round_number != server_round:
+        if pending is None or pending.sent.round_number != server_round:
             raise CelmError(f"round {server_round} was not configured by this strategy")
         self.pending_round = None
-        pending.timer.seconds["wait"] = round(time.perf_counter() - pending.sent_at, 6)
-        with pending.timer.timed("validate"):
-            keys = (self.arrayrecord_key, self.weighted_by_key)
+        timer = pending.sent.timer
+        timer.seconds["wait"] = round(time.perf_counter() - pending.sent_at, 6)
+        key, aggregate_fn = self.weighted_by_key, self.train_metrics_aggr_fn
+        with timer.timed("validate"):
             validated = validate_replies(
-                replies, pending.message_ids, self.prepared_layout, *keys, pending.node_ids
+                replies,
+                pending.message_ids,
+                self.prepared_layout,
+                self.arrayrecord_key,
+                key,
+                pending.node_ids,
             )
         usable, invalid = len(validated.updates), len(validated.excluded)
         log(INFO, "aggregate_train: Received %d usable replies and %d failures", usable, invalid)
-        for description in validated.unexpected:
-            log(WARNING, "\t> ignored: %s", description)
-        step = None
-        if len(validated.updates) >= self.min_clients:
-            step = self.live_server.step(pending.server_messages, validated, pending.timer)
-        if step is None or step.result is None:
-            excluded = dict(validated.excluded if step is None else step.excluded)
-            flags = round_flags([], {}, excluded, {}) if step is None else step.flags
-            self.fail_attempt(server_round, excluded, flags, validated.unexpected, usable)
+        closed = self.federation.close_round(
+            pending.sent,
+            validated,
+            lambda clients: metrics.aggregate_metrics(
+                {client: validated.contents[client] for client in clients}, key, aggregate_fn
+            ),
+        )
+        if closed is None:
             return None, None
-        contents = {client: validated.contents[client] for client in step.clients}
-        key, aggregate_fn = self.weighted_by_key, self.train_metrics_aggr_fn
-        aggregated = self.train_log.update(metrics.aggregate_metrics(contents, key, aggregate_fn))
-        selected, start = list(pending.server_messages), self.live_server.current_state.model
-        self.live_server.save(step, selected, pending.online, validated, aggregated, pending.timer)
-        self.outputs.save_uploads(self.rounds_done, start, validated.updates)
-        events = self.flag_log.update(server_round, step.flags, selected)
-        self.outputs.after_round(events, self.live_server.settings["rounds"], pending.timer.seconds)
+        step, aggregated = closed
         if not self.is_in_start:
             self.outputs.write_page()  # your own loop may have no evaluation
-        log_weights(step.result.client_weights)
         values = metrics.to_metric_record(aggregated.values)
         if values is not None:
             log(INFO, "\t└──> Aggregated MetricRecord: %s", dict(values))
-        log(DEBUG, "\t└──> Time: %s", pending.timer.format_shares())
+        log(DEBUG, "\t└──> Time: %s", timer.format_shares())
         return self._to_arrays(step.state.model), values
 
     def configure_evaluate(

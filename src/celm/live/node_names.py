@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from typing import Protocol
+from typing import Any, Protocol
 
 from celm.base.text import printable
 
@@ -21,11 +21,17 @@ MAX_NODE_NAME_LENGTH = 64
 
 
 class Node(Protocol):
-    """The fields of `flwr.proto.node_pb2.NodeInfo` that are used."""
+    """A node as its framework describes it, such as `flwr.proto.node_pb2.NodeInfo`."""
 
-    node_id: int
-    name: str
-    public_key: bytes
+    @property
+    def node_id(self) -> Any:
+        """An integer in Flower, the name of the site in NVFlare."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def public_key(self) -> bytes: ...
 
 
 def assign_names(nodes: Iterable[Node], assigned: Mapping[str, str]) -> dict[str, str]:

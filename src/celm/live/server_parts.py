@@ -65,7 +65,7 @@ def _unsuited_evidence_warning(preset: str, adapters: AdapterSettings) -> str | 
     if adapters.output == "sigmoid":
         return not_exclusive_warning(preset)
     if adapters.layer is not None:
-        return text_evidence_warning(preset, adapters.layer)
+        return text_evidence_warning(preset, f"layer={adapters.layer!r}")
     return None
 
 

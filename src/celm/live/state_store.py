@@ -183,7 +183,7 @@ class StateStore:
             if keys.get(name, fingerprint) != fingerprint
         }
 
-    def identify(self, nodes: Iterable[Node]) -> dict[str, int]:
+    def identify(self, nodes: Iterable[Node]) -> dict[str, Any]:
         """Return client name to node id. New names are saved before they are used."""
         node_list = list(nodes)
         names = assign_names(node_list, self.node_names)

@@ -34,6 +34,7 @@ models: Registry[ModelFactory] = Registry(
         "cnn": "celm.models.cnn:Cnn",
         "vit": "celm.models.vit:Vit",
         "cnn1d": "celm.models.cnn1d:Cnn1d",
+        "hf": "celm.models.text_classifier:HuggingFaceText",
     },
 )
 

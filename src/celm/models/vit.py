@@ -172,14 +172,20 @@ def _format_size(size: tuple[int, ...]) -> str:
 
 @contextmanager
 def silence_transformers(transformers: Any) -> Iterator[None]:
-    """Suppress the progress bar and the report about the new head, which is intended."""
+    """Suppress the progress bar, the report about the new head, which is intended, and that of each retry."""
+    from huggingface_hub.utils import logging as untyped_logging
+
+    hub_logging: Any = untyped_logging
     logging = transformers.utils.logging
     level, had_progress_bar = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    hub_level = hub_logging.get_verbosity()
     logging.set_verbosity_error()
     logging.disable_progress_bar()
+    hub_logging.set_verbosity_error()
     try:
         yield
     finally:
+        hub_logging.set_verbosity(hub_level)
         logging.set_verbosity(level)
         if had_progress_bar:
             logging.enable_progress_bar()

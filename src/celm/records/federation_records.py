@@ -25,6 +25,16 @@ def _keep_integers(value: object) -> object:
     return [k for k in value if isinstance(k, int)] if isinstance(value, list) else None
 
 
+def _keep_fractions(value: object) -> object:
+    if not isinstance(value, dict):
+        return None
+    return {
+        name: number
+        for name, number in value.items()
+        if isinstance(name, str) and isinstance(number, int | float) and 0 <= number <= 1
+    }
+
+
 class Diagnostics(Schema):
     """The diagnostics of a rule that name clients or classes; a rule may add others."""
 
@@ -35,6 +45,8 @@ class Diagnostics(Schema):
     removed: _ClientNames = []
     probed: Annotated[list[int] | None, BeforeValidator(_keep_integers)] = None
     """The classes that the round probed; None for all."""
+    agreement_scores: Annotated[dict[str, float] | None, BeforeValidator(_keep_fractions)] = None
+    """Client to its score if claims are lowered where clients disagree; None if agreement was not measured."""
 
 
 class ReceivedUpdate(Schema):

@@ -94,6 +94,7 @@ def _contribution_columns(
             decimals,
             has_meter=True,
         ),
+        *_agreement_columns(document, decimals),
         percent_column(
             "± probe",
             _AUDIT,
@@ -133,6 +134,13 @@ def _contribution_columns(
         ),
     ]
     return columns + ([rank_column(stability)] if len(document["rounds"]) > 1 else [])
+
+
+def _agreement_columns(document: Mapping[str, Any], decimals: int) -> list[Column]:
+    """Return the column of scores with agreement; none if it was not measured."""
+    agreed = document.get("agreement_scores")
+    source = "the same, with claims lowered where a client's rows disagree with those of other clients"
+    return [] if agreed is None else [percent_column("with agreement", _AUDIT, source, agreed, decimals)]
 
 
 def _describe_weights(num_rounds: int) -> str:

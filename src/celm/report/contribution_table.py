@@ -45,6 +45,33 @@ class Column:
         return self.cells.get(client, Cell())
 
 
+def earned_column(earned: Mapping[str, float], decimals: int) -> Column:
+    """Return the column of what clients earned."""
+    source = (
+        "the mean over all rounds of the client's contribution, "
+        "which is 0 in rounds without a usable update that shows training"
+    )
+    return percent_column("earned", "the server", source, dict(earned), decimals)
+
+
+def agreement_columns(
+    rounds: Sequence[tuple[Mapping[str, float] | None, Mapping[str, float] | None]], decimals: int
+) -> list[Column]:
+    """Return the last scores without and with agreement between clients; none if no round measured it.
+
+    Each round has its scores and its `agreement_scores`.
+    """
+    measured = [(scores, agreed) for scores, agreed in rounds if scores and agreed]
+    if not measured:
+        return []
+    scores, agreed = measured[-1]
+    source = "the same claims, lowered where a client's rows disagree with those of other clients"
+    return [
+        percent_column("score", "the server", "the claims up to the last warm-up round", scores, decimals),
+        percent_column("with agreement", "the server", source, agreed, decimals),
+    ]
+
+
 def percent_column(
     heading: str,
     by: str,

@@ -20,7 +20,9 @@ from celm.report.client_summaries import (
 from celm.report.contribution_table import (
     Column,
     NumberSource,
+    agreement_columns,
     count_column,
+    earned_column,
     holding_columns,
     percent_column,
     rank_column,
@@ -137,11 +139,10 @@ def _contribution_columns(
     if stability.histories:
         columns.append(rank_column(stability))
     if earned := view.rounds[-1].earned:
-        source = (
-            "the mean over all rounds of the client's contribution, "
-            "which is 0 in rounds without a usable update that shows training"
-        )
-        columns.append(percent_column("earned", "the server", source, dict(earned), decimals))
+        columns.append(earned_column(earned, decimals))
+    columns += agreement_columns(
+        [(record.scores, record.diagnostics.agreement_scores) for record in view.rounds], decimals
+    )
     return columns
 
 

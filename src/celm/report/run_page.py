@@ -11,6 +11,7 @@ from markupsafe import Markup
 from celm.experiment.config import Experiment
 from celm.experiment.differences import run_title_parts
 from celm.metrics.fidelity import fidelity, fidelity_to_uniform
+from celm.records.federation_records import Diagnostics
 from celm.report.bar_figures import per_class_figure
 from celm.report.class_map import claims_map
 from celm.report.client_flags import describe_clients, list_flags
@@ -23,7 +24,9 @@ from celm.report.client_summaries import (
 )
 from celm.report.contribution_table import (
     Column,
+    agreement_columns,
     count_column,
+    earned_column,
     holding_columns,
     percent_column,
     rank_column,
@@ -129,6 +132,12 @@ def _contribution_columns(
     ]
     if stability.histories:
         columns.append(rank_column(stability))
+    if view.experiment.rule.has_other_scores:
+        columns.append(earned_column(view.rounds[-1].earned, decimals))
+    diagnostics = [Diagnostics.model_validate(record.diagnostics) for record in view.rounds]
+    columns += agreement_columns(
+        [(r.scores, d.agreement_scores) for r, d in zip(view.rounds, diagnostics, strict=True)], decimals
+    )
     columns.append(
         count_column(
             "rounds",

@@ -10,6 +10,7 @@ from safetensors.torch import save
 
 from celm.base.errors import CelmError
 from celm.base.files import dump_json, read_tensors, write_bytes
+from celm.models.text_classifier import TextClassifier
 from celm.runs.run import Run
 
 
@@ -26,7 +27,8 @@ def export_model(run: Run, path: Path, model: str | None = None) -> None:
     elif path.suffix == ".pt2":
         module = run.model(model)
         _, metadata = read_tensors(run.folder / "model.safetensors")
-        example = torch.zeros(2, *metadata["input_shape"])
+        dtype = torch.int64 if isinstance(module, TextClassifier) else torch.float32
+        example = torch.zeros(2, *metadata["input_shape"], dtype=dtype)
         batch = torch.export.Dim("batch")
         program = torch.export.export(module, (example,), dynamic_shapes=({0: batch},))
         content = io.BytesIO()

@@ -149,6 +149,12 @@ class Run(ContributionViews):
         return evidence
 
     @property
+    def earned(self) -> Mapping[str, float]:
+        """Client to what it has earned so far (`celm.federation.earnings`); empty before the first round."""
+        earned: Mapping[str, float] = self.rounds[-1].get("earned", {}) if self.rounds else {}
+        return earned
+
+    @property
     def accuracy(self) -> float:
         """Accuracy on the test data after the last round."""
         accuracy: float | None = self.metrics["accuracy"]

@@ -41,6 +41,28 @@ def read_frame(paths: Sequence[Path]) -> Any:
         raise CelmError(f"a column of {paths[0]} and {paths[-1]} has different types") from error
 
 
+def read_texts(table: Any, name: str, source_name: str) -> list[str]:
+    """Return a column of texts; raise CelmError if it is missing, has other values, or a row has no text."""
+    if name not in table.column_names:
+        raise CelmError(
+            f"{source_name} has no column '{name}'",
+            f"set dataset.text_column; it has: {', '.join(table.column_names[:20])}",
+        )
+    if not _is_text(table.column(name).type):
+        raise CelmError(
+            f"column '{name}' of {source_name} has no texts: its values are {table.column(name).type}",
+            "set dataset.text_column to another column",
+        )
+    texts = [text or "" for text in _to_texts(table, name)]
+    empty = [row for row, text in enumerate(texts, start=1) if not text.strip()]
+    if empty:
+        raise CelmError(
+            f"column '{name}' of {source_name} has no text in {len(empty):,} of {len(texts):,} rows",
+            "remove these rows",
+        )
+    return texts
+
+
 @dataclass(frozen=True)
 class FeatureEncoder:
     """The encoding of columns as features, with statistics of the training rows.
@@ -65,7 +87,7 @@ class FeatureEncoder:
                 if len(values) > _MAX_TEXTS:
                     raise CelmError(
                         f"column '{name}' of {source_name} has {len(values)} different texts (at most {_MAX_TEXTS})",
-                        "remove the column, or encode it as numbers",
+                        f"remove the column; or classify its texts: dataset.text_column={name} and model hf:NAME",
                     )
                 texts[name] = values
                 continue

@@ -1,4 +1,4 @@
-"""A dataset of the Hugging Face hub: images or a table, as parquet files."""
+"""A dataset of the Hugging Face hub: images, texts or a table, as parquet files."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ _REPOSITORY = re.compile(rf"{_NAME}/{_NAME}")
 
 @dataclass(frozen=True)
 class HubDataset(DatasetSource):
-    """Images or a table of the Hugging Face hub (hf:OWNER/NAME).
+    """Images, texts or a table of the Hugging Face hub (hf:OWNER/NAME).
 
     The files are downloaded once, to `hf/OWNER/NAME` below `CELM_DATA`. Images have the columns `image` and `label`; a
-    table has `label` and features. A column `client` names the clients of the natural split.
+    table has `label` and features, or texts in `text_column`. A column `client` names the clients of the natural split.
     """
 
     repo: str
@@ -37,25 +37,38 @@ class HubDataset(DatasetSource):
     subset: str | None = None
     """Folder of the files, if the repository has several, such as `plain_text`."""
     label_column: str = "label"
-    """Column with the class, for tables."""
+    """Column with the class, for tables and texts."""
     owner_column: str = "client"
     """Column with the client of each row, for the `natural` split."""
     size: Annotated[int, Field(ge=1, le=1024)] | None = None
     """Side to which images are resized, in pixels. None: all images must have the same size."""
     grayscale: bool = False
     """Convert images to one channel instead of three."""
+    text_column: str | None = None
+    """Column with the texts to classify, for a model `hf:NAME`. None: the inputs are images or features."""
+    tokenizer: str | None = None
+    """Folder or hub name of the tokenizer of `text_column`; by default that of the model."""
+    max_tokens: Annotated[int, Field(ge=1)] = 128
+    """Largest number of tokens of a text. A longer text loses its end."""
 
     defaults: ClassVar[Defaults] = Defaults(model="mlp", rounds=100)
 
     def load(self) -> Dataset:
         folder = self._select_folder(self._ensure_files())
         first = next(path for path in sorted(folder.rglob("*.parquet")))
-        if has_image_column(first):
+        if self.text_column is None and has_image_column(first):
             data = ImageFolder(
                 str(folder), size=self.size, grayscale=self.grayscale, owner_column=self.owner_column
             ).load()
         else:
-            data = Table(str(folder), label_column=self.label_column, owner_column=self.owner_column).load()
+            data = Table(
+                str(folder),
+                label_column=self.label_column,
+                owner_column=self.owner_column,
+                text_column=self.text_column,
+                tokenizer=self.tokenizer,
+                max_tokens=self.max_tokens,
+            ).load()
         return replace(data, name="hf")
 
     def _ensure_files(self) -> Path:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 import torch
+from pydantic import Field
+from torch import Tensor
 
 from celm.base.errors import CelmError
 from celm.base.files import os_errors_as_celm_error
@@ -16,7 +18,7 @@ from celm.data.client_names import check_client_names
 from celm.data.dataset import Dataset, DatasetSource, Defaults, hold_out
 from celm.data.files.locate import match_files
 from celm.data.files.parts import split_parts
-from celm.data.files.tables import TABLE_SUFFIXES, FeatureEncoder, read_frame
+from celm.data.files.tables import TABLE_SUFFIXES, FeatureEncoder, read_frame, read_texts
 
 
 @dataclass(frozen=True)
@@ -24,8 +26,9 @@ class Table(DatasetSource):
     """Your own table: CSV or parquet with a column `label`.
 
     The other columns are features. A column of numbers is standardised; a missing value is 0. A column of texts becomes
-    one column per text. `path` is a file, or a folder with `train*` and `test*`. Without a test set, one fifth of every
-    class of every client is held out, the same for every run. A column `client` names the clients of the natural split.
+    one column per text. With `text_column`, the inputs are the texts of this column alone, for a model `hf:NAME`.
+    `path` is a file, or a folder with `train*` and `test*`. Without a test set, one fifth of every class of every
+    client is held out, the same for every run. A column `client` names the clients of the natural split.
     """
 
     path: str
@@ -34,6 +37,12 @@ class Table(DatasetSource):
     """Column with the class."""
     owner_column: str = "client"
     """Column with the client of each row, for the `natural` split."""
+    text_column: str | None = None
+    """Column with the texts to classify. None: the inputs are features."""
+    tokenizer: str | None = None
+    """Folder or hub name of the tokenizer of `text_column`; by default that of the model."""
+    max_tokens: Annotated[int, Field(ge=1)] = 128
+    """Largest number of tokens of a text. A longer text loses its end."""
 
     defaults: ClassVar[Defaults] = Defaults(model="mlp", rounds=100)
 
@@ -64,19 +73,43 @@ class Table(DatasetSource):
             _, test_labels = _encode_labels(path, self.label_column, test, classes)
         if not len(test_labels):
             raise CelmError(f"{path} has too few rows for a test set")
-        columns = [name for name in train.column_names if name not in (self.label_column, self.owner_column)]
-        encoder = FeatureEncoder.fit(train, columns, str(path))
-        if not encoder.scales and not any(encoder.texts.values()):
-            raise CelmError(f"{path} has no columns besides label and client")
+        train_inputs, test_inputs = (
+            self._encode_features(path, train, test)
+            if self.text_column is None
+            else self._encode_texts(path, self.text_column, train, test)
+        )
         return Dataset(
             name="table",
-            train_inputs=torch.from_numpy(encoder.encode(train, str(path))),
+            train_inputs=train_inputs,
             train_labels=torch.from_numpy(labels),
-            test_inputs=torch.from_numpy(encoder.encode(test, str(path))),
+            test_inputs=test_inputs,
             test_labels=torch.from_numpy(test_labels),
             classes=classes,
             client_ids=None if owners is None else tuple(owners),
         )
+
+    def _encode_features(self, path: Path, train: Any, test: Any) -> tuple[Tensor, Tensor]:
+        columns = [name for name in train.column_names if name not in (self.label_column, self.owner_column)]
+        encoder = FeatureEncoder.fit(train, columns, str(path))
+        if not encoder.scales and not any(encoder.texts.values()):
+            raise CelmError(f"{path} has no columns besides label and client")
+        return (
+            torch.from_numpy(encoder.encode(train, str(path))),
+            torch.from_numpy(encoder.encode(test, str(path))),
+        )
+
+    def _encode_texts(self, path: Path, column: str, train: Any, test: Any) -> tuple[Tensor, Tensor]:
+        texts = [read_texts(table, column, str(path)) for table in (train, test)]
+        if self.tokenizer is None:
+            raise CelmError(
+                "dataset.text_column needs a tokenizer",
+                "add --model hf:NAME, a folder or a model of the hub, or set dataset.tokenizer",
+            )
+        # Importing it takes a second, because it imports the models of transformers.
+        from celm.data.files.texts import encode_texts, load_tokenizer
+
+        train_tokens, test_tokens = encode_texts(load_tokenizer(self.tokenizer), texts, self.max_tokens)
+        return torch.from_numpy(train_tokens), torch.from_numpy(test_tokens)
 
     def _find_files(self, path: Path) -> tuple[list[Path], list[Path]]:
         with os_errors_as_celm_error(path, "read"):
