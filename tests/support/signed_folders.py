@@ -94,7 +94,7 @@ def drop_member(lines: list[dict[str, Any]]) -> None:
 
 
 def swap_members(lines: list[dict[str, Any]]) -> None:
-    for key, value in lines[2].items():  # except the nodes' keys, which names.json would contradict
+    for key, value in lines[1].items():  # except the nodes' keys, which names.json would contradict
         if isinstance(value, dict) and "a" in value and "b" in value and key != "keys":
             value["a"], value["b"] = value["b"], value["a"]
 
