@@ -21,7 +21,7 @@ test-all: $(READY) lint
 # Every figure of results/bench, and its page: about two hours on two cores, better on a machine that does
 # nothing else. Needs the datasets (CELM_DATA); rivals that are not installed are noted as such (benchmarks/training.py).
 BENCHMARKS := training main_study probing cheaper_probes scaling averaging server_step flower_overhead large_round \
-  many_nodes audit_memory hostile_files kills
+  many_nodes signed_record audit_memory hostile_files kills
 bench: $(READY)
 	for name in $(BENCHMARKS); do $(BIN)/python benchmarks/$$name.py || exit; done
 	$(BIN)/python benchmarks/page.py

@@ -17,7 +17,7 @@ import matplotlib.pyplot as plt
 
 from celm.base.files import write_text
 from markdown_tables import markdown_table
-from page_federations import render_large_round, render_many_nodes
+from page_federations import render_large_round, render_many_nodes, render_signed_record
 from page_safety import render_hostile_files, render_kills
 from page_tables import Json, describe_environment, format_spread
 
@@ -308,6 +308,7 @@ SECTIONS: dict[str, tuple[str, Callable[[Json], str]]] = {
     "flower_overhead": ("Overhead of the Flower strategy", render_flower_overhead),
     "large_round": ("A round of many clients with a model of 100 MB", render_large_round),
     "many_nodes": ("A federation of many nodes, some of which fail", render_many_nodes),
+    "signed_record": ("A signed record", render_signed_record),
     "audit_memory": ("Memory of an audit", render_audit_memory),
     "hostile_files": ("Hostile files", render_hostile_files),
     "kills": ("Kills at random moments", render_kills),

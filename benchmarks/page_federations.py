@@ -44,3 +44,30 @@ def render_many_nodes(report: Json) -> str:
         f"Updates used in each round: {used}. A SuperNode takes {report['celm']['super_node_megabytes']:.0f} MB, "
         f"a ClientApp at most {record['client_app_peak_megabytes']:.0f} MB."
     )
+
+
+def render_signed_record(report: Json) -> str:
+    steps = ("sign", "send", "check", "restart", "proof", "verify")
+    times = [
+        [
+            f"{point['clients']:,}",
+            str(point["rounds"]),
+            *(f"{point['milliseconds'][step]:.1f}" for step in steps),
+        ]
+        for point in report["points"]
+    ]
+    sizes = [
+        [
+            f"{point['clients']:,}",
+            *(f"{point['bytes'][part]:,}" for part in ("message", "head", "line", "proof")),
+        ]
+        for point in report["points"]
+    ]
+    return "\n\n".join(
+        [
+            f"{describe_environment(report)} Milliseconds of processor time; the script says what each step is.",
+            markdown_table(["clients", "rounds", *steps], times),
+            "Bytes: what each message gets longer by, a line of heads.jsonl, a line of rounds.jsonl, and a proof.",
+            markdown_table(["clients", "message", "head", "line", "proof"], sizes),
+        ]
+    )

@@ -1,4 +1,4 @@
-"""Draw the pictures of the README and the landing page, for light and dark pages: `python docs/pictures.py`.
+"""Draw the pictures of the README and of pages, for light and dark pages: `python docs/pictures.py`.
 
 The shares are those of the federation that `make demo` runs; the correlations are those of results/trust.
 """
@@ -11,6 +11,7 @@ from pathlib import Path
 
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
+from matplotlib.patches import FancyBboxPatch
 
 import celm
 from celm.base.files import write_text
@@ -83,6 +84,49 @@ def draw_correlations() -> Axes:
     return axes
 
 
+def draw_record() -> Axes:
+    """Draw the tree over the lines of a record, its signed head, and the members that keep it."""
+    with figure_style():
+        _, axes = plt.subplots(figsize=(7.2, 3.3), layout="constrained")
+        axes.set_axis_off()
+        axes.set_xlim(0, 100)
+        axes.set_ylim(0, 46)
+
+        def box(
+            x: float, y: float, width: float, text: str, colour: str = LINE, weight: str = "normal"
+        ) -> None:
+            style = {"boxstyle": "round,pad=0.3,rounding_size=0.8", "facecolor": "none", "edgecolor": colour}
+            axes.add_patch(FancyBboxPatch((x - width / 2, y - 1.6), width, 3.2, linewidth=1.2, **style))
+            axes.text(x, y, text, ha="center", va="center", color=INK, weight=weight)
+
+        def line(start: tuple[float, float], end: tuple[float, float], arrow: str = "-") -> None:
+            properties = {"arrowstyle": arrow, "color": MUTED, "linewidth": 1.0}
+            axes.annotate("", end, start, arrowprops=properties)
+
+        for number, x in enumerate((12, 36, 60), start=1):
+            axes.text(x, 2.0, f"line of round {number}", ha="center", color=MUTED)
+            for place, name in zip((-7.5, 0, 7.5), ("round", "north", "south"), strict=True):
+                own = name == "north" and number == 2
+                box(x + place, 7, 5.6, name, PALETTE[0] if own else LINE, "bold" if own else "normal")
+                line((x + place, 9.2), (x, 14.8))
+            box(x, 17, 5, "hash")
+        line((12, 19.2), (23, 24.8))
+        line((36, 19.2), (25, 24.8))
+        box(24, 27, 5, "hash")
+        line((24, 29.2), (40, 34.8))
+        line((60, 19.2), (44, 34.8))
+        box(42, 37, 16, "root after round 3", PALETTE[0])
+        line((51, 37), (63.5, 37), "->")
+        box(72, 37, 15, "head, signed", PALETTE[0], "bold")
+        for y, name in ((27, "north"), (21, "south"), (15, "east")):
+            line((76, 34.8), (84, y + 1.2), "->")
+            box(91.5, y, 13.5, f"{name} keeps it")
+        axes.text(92, 31.5, "with round 4", ha="center", color=MUTED)
+        note = "a proof for north in round 2: its leaf, and the hashes beside its way to the root"
+        axes.text(3, 43.5, note, va="center", color=PALETTE[0])
+    return axes
+
+
 def save_light_and_dark(axes: Axes, name: str) -> None:
     light = ASSETS / f"{name}-light.svg"
     save_figure(axes, light)
@@ -95,6 +139,7 @@ def save_light_and_dark(axes: Axes, name: str) -> None:
 def main() -> None:
     save_light_and_dark(draw_shares(), "readme-evidence")
     save_light_and_dark(draw_correlations(), "readme-shapley")
+    save_light_and_dark(draw_record(), "record")
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from typer.testing import Result
 import celm
 from celm import Experiment, __version__
 from celm.cli import main
-from celm.cli.app import app, data_app
+from celm.cli.app import app, data_app, keys_app
 from celm.cli.list import REGISTRIES, ListedKind
 from celm.data.sources.digits import Digits
 from celm.models import build_model
@@ -79,7 +79,8 @@ def test_commands_pass_on_what_they_end_with(monkeypatch: pytest.MonkeyPatch) ->
 COMMANDS = [
     *("run", "compare", "study", "audit", "audit-verify", "report", "split", "init", "list", "export"),
     *("check", "payout", "watch"),
-    *("data list", "data get", "data check"),
+    *("data list", "data get", "data check", "verify-proof"),
+    *("keys make", "keys show", "keys rotate", "keys revoke"),
 ]
 
 
@@ -93,8 +94,11 @@ def test_help_shows_examples(invoke: Invoke, command: str) -> None:
 
 def test_every_command_is_in_the_list_above(invoke: Invoke) -> None:
     commands = [command.name for command in app.registered_commands]
-    data_commands = [f"data {command.name}" for command in data_app.registered_commands]
-    assert sorted(COMMANDS) == sorted([*map(str, commands), *data_commands])
+    groups = {"data": data_app, "keys": keys_app}
+    grouped = [
+        f"{name} {command.name}" for name, group in groups.items() for command in group.registered_commands
+    ]
+    assert sorted(COMMANDS) == sorted([*map(str, commands), *grouped])
 
 
 def test_list_shows_the_studies(invoke: Invoke) -> None:

@@ -17,6 +17,7 @@ from celm.cli.compare import compare_command
 from celm.cli.data import data_check_command, data_get_command, data_list_command
 from celm.cli.export import export_command
 from celm.cli.init import init_command
+from celm.cli.keys import keys_make_command, keys_revoke_command, keys_rotate_command, keys_show_command
 from celm.cli.list import list_command
 from celm.cli.output import print_error, with_exit_codes
 from celm.cli.payout import payout_command
@@ -24,6 +25,7 @@ from celm.cli.report import report_command
 from celm.cli.run import run_command
 from celm.cli.split import split_command
 from celm.cli.study import study_command
+from celm.cli.verify_proof import verify_proof_command
 from celm.cli.watch import watch_command
 
 _UsageError: Any = typer.BadParameter.__base__
@@ -61,6 +63,7 @@ app.command("compare")(with_exit_codes(compare_command))
 app.command("study")(with_exit_codes(study_command))
 app.command("audit")(with_exit_codes(audit_command))
 app.command("audit-verify")(with_exit_codes(audit_verify_command))
+app.command("verify-proof")(with_exit_codes(verify_proof_command))
 app.command("report")(with_exit_codes(report_command))
 app.command("watch")(with_exit_codes(watch_command))
 app.command("check")(with_exit_codes(check_command))
@@ -78,6 +81,17 @@ data_app.command("list")(with_exit_codes(data_list_command))
 data_app.command("get")(with_exit_codes(data_get_command))
 data_app.command("check")(with_exit_codes(data_check_command))
 app.add_typer(data_app, name="data")
+
+keys_app = typer.Typer(
+    help="Make, show, rotate and revoke the key that signs a record.\n\n"
+    "[bold]Example[/bold]\n\n  celm keys make /etc/celm/consortium",
+    no_args_is_help=True,
+)
+keys_app.command("make")(with_exit_codes(keys_make_command))
+keys_app.command("show")(with_exit_codes(keys_show_command))
+keys_app.command("rotate")(with_exit_codes(keys_rotate_command))
+keys_app.command("revoke")(with_exit_codes(keys_revoke_command))
+app.add_typer(keys_app, name="keys")
 
 
 def main() -> None:

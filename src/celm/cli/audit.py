@@ -23,6 +23,7 @@ from celm.experiment.presets import with_audit_preset
 
 if TYPE_CHECKING:
     from celm.auditing.result import Audit
+    from celm.records.signed.keys import SigningKey
 
 _EXIT_SOME_EXCLUDED = 3
 """Exit code of a finished audit that excluded clients."""
@@ -80,6 +81,10 @@ def audit_command(
     ] = False,
     probe_engine: options.ProbeEngineOption = options.ProbeEngineName.local,
     address: options.AddressOption = None,
+    signing_key: Annotated[
+        Path | None,
+        typer.Option(help="With --out: private key that signs the ledger (celm keys make)."),
+    ] = None,
     settings: Annotated[
         list[str] | None,
         typer.Option(
@@ -132,6 +137,7 @@ def audit_command(
     if warning:
         print_warning(warning)
     shape = _parse_shape(input_shape)
+    key = _read_signing_key(signing_key, out)
     prober = options.ray_prober(probe_engine, address)
     from celm.auditing.audit import audit
     from celm.auditing.settings import parse_class_names
@@ -162,6 +168,10 @@ def audit_command(
             if out is not None:
                 stderr_console.print("\nstopped; the same command continues the audit")
             raise
+    if key is not None and result.folder is not None:
+        from celm.auditing.ledger_signature import sign_ledger
+
+        sign_ledger(result.folder, key)
     if format is Format.json:
         print_json({"audit": str(out.resolve()) if out else None, **result.document})
     else:
@@ -184,6 +194,17 @@ def _apply_setting(option_values: dict[str, Any], assignment: str) -> None:
         option_values.setdefault(table, {})[key] = value
     else:
         raise CelmError(f"unknown setting '{setting}'", "the tables are probe and options")
+
+
+def _read_signing_key(path: Path | None, out: Path | None) -> SigningKey | None:
+    """Read the key before the audit begins, so that a wrong path costs no time."""
+    if path is None:
+        return None
+    from celm.records.signed.keys import SigningKey
+
+    if out is None:
+        raise CelmError("--signing-key needs --out: a ledger is only in a folder")
+    return SigningKey.read(path)
 
 
 def _parse_shape(text: str | None) -> tuple[int, ...]:

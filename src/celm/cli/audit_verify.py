@@ -12,6 +12,7 @@ from celm.base.errors import CelmError
 from celm.cli import options
 from celm.cli.audit import probe_progress
 from celm.cli.output import Format, print_json, printable, stderr_console, stdout_console
+from celm.cli.state_verify import ProofRequest, verify_state
 
 
 def audit_verify_command(
@@ -38,6 +39,23 @@ def audit_verify_command(
             help="SHA-256 that was given to the members: of an audit's ledger, or of a state folder's last line.",
         ),
     ] = None,
+    key: Annotated[
+        Path | None,
+        typer.Option(help="Public key of the consortium: also verify that it vouches for the signatures."),
+    ] = None,
+    proof: Annotated[
+        tuple[str, int] | None,
+        typer.Option(
+            metavar="CLIENT ROUND", help="Write a proof of what the record has about a client in a round."
+        ),
+    ] = None,
+    since: Annotated[
+        int | None,
+        typer.Option(metavar="ROUND", help="Write a proof that the record continues its head of this round."),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="With --proof or --since: the file to write, by default proof.json.")
+    ] = None,
     format: options.FormatOption = Format.text,
 ) -> None:
     """Verify that an audit's report belongs to its files, or name the file that changed.
@@ -50,7 +68,11 @@ def audit_verify_command(
     rounds, evaluations and failures, the settings with their amendments,
     and that names.json gives no key of one client to another. With --last,
     also verify that the last line is the one whose digest was given out.
-    Without --last, a changed or missing last line is not detected.
+    Without --last, a changed or missing last line is not detected. If the
+    record is signed, also verify that it gives each signed head.
+
+    --proof and --since write a file that a member checks with the public key
+    alone (celm verify-proof). It does not reveal other members' lines.
 
     Exit code 0: verified; 2: not verified, or there is no audit.
 
@@ -61,31 +83,40 @@ def audit_verify_command(
       celm audit-verify audit/ --full
       celm audit-verify audit/ --full --model my_package.nets:make
       celm audit-verify /var/lib/celm/consortium --last 3f7a...
+      celm audit-verify /var/lib/celm/consortium --key consortium.pub
+      celm audit-verify /var/lib/celm/consortium --proof north 12 --since 7
     """
     from celm.records.federation_files import is_state_folder
 
     if is_state_folder(folder):
         if full or model is not None:
             raise CelmError("--full repeats an audit, but the rounds of a federation cannot be repeated")
-        _verify_state(folder, last, format)
+        verify_state(folder, last, key, ProofRequest(proof, since, out), format)
         return
+    if proof is not None or since is not None or out is not None:
+        raise CelmError(f"--proof, --since and --out need a state folder, which {folder} is not")
     if last is not None and not (folder / "ledger.json").is_file():
         raise CelmError(
             f"{folder} is neither a state folder, which has a rounds.jsonl, nor an audit, which has a ledger.json"
         )
     if model is not None and not full:
         raise CelmError("--model needs --full", "add --full to repeat the audit with this model")
-    _verify_audit(folder, full, model, last, format)
+    _verify_audit(folder, full, model, last, key, format)
 
 
-def _verify_audit(folder: Path, full: bool, model: str | None, last: str | None, format: Format) -> None:
+def _verify_audit(
+    folder: Path, full: bool, model: str | None, last: str | None, key: Path | None, format: Format
+) -> None:
     from celm.auditing.checkpoint_reader import file_sha256
     from celm.auditing.ledger import LEDGER_FILE, read_ledger
+    from celm.auditing.ledger_signature import verify_ledger_signature
     from celm.auditing.verify import count_files, verify_audit
 
     files = count_files(read_ledger(folder))
     with probe_progress(quiet=format is Format.json) as update_progress:
         problems = verify_audit(folder, full, update_progress, model, last)
+    signer, signature_problems = verify_ledger_signature(folder, key)
+    problems += signature_problems
     ledger_digest = file_sha256(folder / LEDGER_FILE)
     if format is Format.json:
         print_json(
@@ -96,6 +127,7 @@ def _verify_audit(folder: Path, full: bool, model: str | None, last: str | None,
                 "files_checked": files.checked,
                 "files_without_digest": files.without_digest,
                 "ledger": ledger_digest,
+                "signed_by": signer,
             }
         )
     elif not problems:
@@ -103,6 +135,8 @@ def _verify_audit(folder: Path, full: bool, model: str | None, last: str | None,
         ledger_note = (
             "only --last DIGEST verifies the ledger" if last is None else "the ledger is the given one"
         )
+        if signer is not None:
+            ledger_note = f"the ledger is signed by the {'given ' if key else ''}key {signer[:16]}"
         stdout_console().print(
             f"the report belongs to its files: {files}{repeated_note}; {ledger_note}; ledger SHA-256 {ledger_digest}",
             soft_wrap=True,
@@ -111,29 +145,3 @@ def _verify_audit(folder: Path, full: bool, model: str | None, last: str | None,
         stderr_console.print(Text.assemble(("error: ", "bold red"), printable(problem)), soft_wrap=True)
     if problems:
         raise typer.Exit(2)
-
-
-def _verify_state(folder: Path, last: str | None, format: Format) -> None:
-    from celm.records.federation_files import read_state_folder
-
-    try:
-        state = read_state_folder(folder, last)
-    except CelmError as error:
-        if format is Format.json:
-            print_json({"state": str(folder.resolve()), "verified": False, "problems": [str(error)]})
-        raise
-    rounds = len(state.records)
-    if format is Format.json:
-        document = {"state": str(folder.resolve()), "verified": True, "problems": []}
-        document |= {"rounds": rounds, "last": state.digest}
-        print_json(document if state.newest == state.digest else document | {"newest": state.newest})
-        return
-    if last is None:
-        message = f"the hash chain of {rounds} rounds is intact; only --last DIGEST verifies the last line"
-    else:
-        message = f"the hash chain of {rounds} rounds is intact and ends with the given digest"
-    if state.uncovered:
-        message += f"; it does not cover {state.uncovered} later lines of evaluations and failures"
-    if state.newest != state.digest:
-        message += f"; newest line, which covers all files, SHA-256 {state.newest}"
-    stdout_console().print(f"{message}; last line SHA-256 {state.digest}", soft_wrap=True)

@@ -13,6 +13,7 @@ from flwr.common.constant import ErrorCode
 
 from celm.base.text import quote as quote_name
 from celm.flower.array_codec import FlowerLayout
+from celm.flower.head_records import echoed_head
 from celm.live import client_replies
 from celm.live.array_layout import InvalidReplyError
 from celm.live.client_replies import ClientReplies, parse_accuracy, parse_count
@@ -85,7 +86,9 @@ def validate_replies(
         except Exception as error:  # unforeseen; the log has the traceback
             log(WARNING, "the reply of %s cannot be read", client, exc_info=error)
             excluded[client] = f"cannot be read ({type(error).__name__})"
-    return ValidatedReplies(updates, excluded, unexpected, contents)
+    echoes = {client: echoed_head(content) for client, content in contents.items()}
+    witnesses = {client: digest for client, digest in echoes.items() if digest is not None}
+    return ValidatedReplies(updates, excluded, unexpected, contents, witnesses=witnesses)
 
 
 def parse_reply(

@@ -30,7 +30,8 @@ def settings_tree(strategy: ContributionStrategy) -> list[str]:
     mean = "weighted mean" if server.aggregator is weighted_mean else server.aggregator
     nodes = f"train ({strategy.min_train_nodes}) | evaluate ({strategy.min_evaluate_nodes})"
     available = f"{strategy.min_available_nodes} within {strategy.node_timeout:g} s"
-    folder = strategy.state_store.folder
+    folder, signer = strategy.state_store.folder, strategy.state_store.signer
+    signed = "" if signer is None else f", signed by the key {signer.key.public.id[:16]}"
     return [
         "├──> Rule:",
         f"│\t├──{live_server.rule_name}: {asdict(server.rule)}",
@@ -47,5 +48,5 @@ def settings_tree(strategy: ContributionStrategy) -> list[str]:
         f"│\t├── Samples: '{strategy.weighted_by_key}'",
         f"│\t├── ArrayRecord key: '{strategy.arrayrecord_key}'",
         f"│\t└── ConfigRecord key: '{strategy.configrecord_key}'",
-        f"└──> State and record: {folder.path if folder else 'not saved (set folder=...)'}",
+        f"└──> State and record: {folder.path if folder else 'not saved (set folder=...)'}{signed}",
     ]

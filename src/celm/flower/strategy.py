@@ -14,7 +14,7 @@ from logging import DEBUG, INFO
 from pathlib import Path
 from typing import Any
 
-from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from torch import Tensor
 
@@ -32,8 +32,8 @@ from celm.flower.json_logs import set_log_format
 from celm.flower.pending_round import PendingRound
 from celm.flower.reply_validation import validate_replies
 from celm.flower.resumable_strategy import ResumableStrategy
+from celm.flower.round_messages import make_evaluate_messages, make_train_messages
 from celm.flower.settings_tree import settings_tree
-from celm.flower.train_content import make_content
 from celm.live.array_layout import InvalidReplyError
 from celm.live.live_federation import LiveFederation, LiveRound
 from celm.live.logger import log
@@ -77,6 +77,7 @@ class ContributionStrategy(ResumableStrategy):
     log_format : "text", or "json" for one JSON object per log line
     keep_uploads, upload_bytes : of how many last rounds the uploads are kept in the folder; the bound on their size
     refresh_report : write report.html into the folder after each round
+    signing_key : private key that signs the record (`celm keys make`); each message then has the newest signed head
 
     All other parameters are those of Flower's FedAvg.
     """
@@ -116,6 +117,7 @@ class ContributionStrategy(ResumableStrategy):
         keep_uploads: int = 0,
         upload_bytes: int = 10_000_000_000,
         refresh_report: bool = False,
+        signing_key: str | Path | None = None,
         fraction_train: float = 1.0,
         fraction_evaluate: float = 1.0,
         min_train_nodes: int = 2,
@@ -155,6 +157,7 @@ class ContributionStrategy(ResumableStrategy):
             keep_uploads=keep_uploads,
             upload_bytes=upload_bytes,
             refresh_report=refresh_report,
+            signing_key=signing_key,
         )
         self.retries = retries
         self.retry_wait = retry_wait
@@ -216,16 +219,12 @@ class ContributionStrategy(ResumableStrategy):
                 online, count, self.live_server.server.context.seed, server_round, self.attempt
             )
             server_messages = self.live_server.make_messages(selected)
+            round_config = ConfigRecord({**config, "server-round": server_round})
             keys = (self.arrayrecord_key, self.configrecord_key)
-            messages = {
-                client: Message(
-                    make_content(self.prepared_layout, server_message, server_round, config, keys),
-                    nodes[client],
-                    MessageType.TRAIN,
-                )
-                for client, server_message in server_messages.items()
-            }
-            self.prepared_layout.encoded_cache.clear()
+            heads = self.state_store.head_updates(selected)
+            messages = make_train_messages(
+                self.prepared_layout, server_messages, nodes, round_config, keys, heads
+            )
         log(INFO, "configure_train: %d of %d nodes", len(selected), len(online))
         sent = LiveRound(server_round, self.attempt, online, server_messages, timer)
         self.pending_round = PendingRound(sent, messages, time.perf_counter())
@@ -280,11 +279,11 @@ class ContributionStrategy(ResumableStrategy):
         nodes = self._wait_for_nodes(grid, self.fraction_evaluate, self.min_evaluate_nodes)
         count = sample_size(len(nodes), self.fraction_evaluate, self.min_evaluate_nodes)
         round_config = ConfigRecord({**config, "server-round": server_round})
-        content = RecordDict({self.arrayrecord_key: arrays, self.configrecord_key: round_config})
+        content = {self.arrayrecord_key: arrays, self.configrecord_key: round_config}
         selected = sample_clients(
             natural_sorted(nodes), count, self.live_server.server.context.seed, server_round
         )
-        messages = {client: Message(content, nodes[client], MessageType.EVALUATE) for client in selected}
+        messages = make_evaluate_messages(content, selected, nodes, self.state_store.head_updates(selected))
         return self.evaluation.begin(server_round, messages)
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:

@@ -22,6 +22,8 @@ class ClientReplies:
     excluded: Mapping[str, str]
     unexpected: list[str] = field(default_factory=list)
     """Replies that answer no message of this round."""
+    witnesses: Mapping[str, str] = field(default_factory=dict, kw_only=True)
+    """Client to the digest of the signed head that it returned."""
 
 
 def parse_count(value: object, default: int, unit: str) -> int:

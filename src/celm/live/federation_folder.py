@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import stat
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from logging import WARNING
 from typing import Any
@@ -20,10 +21,14 @@ from celm.live.logger import log
 from celm.records.federation_chain import EVALUATIONS, FAILURES, ROUNDS, FederationChain
 from celm.records.federation_files import NAMES_FILE, SETTINGS_FILE
 from celm.records.federation_records import FederationRound
+from celm.records.signed.head_log import HEADS_FILE, heads_until, read_heads
 from celm.runs.checkpointed_folder import LOCK_FILE, CheckpointedFolder
 
 DROPPED = "dropped.jsonl"
-_FILES = (ROUNDS, EVALUATIONS, FAILURES, DROPPED, "times.jsonl", SETTINGS_FILE, NAMES_FILE, LOCK_FILE)
+_FILES = (
+    *(ROUNDS, EVALUATIONS, FAILURES, HEADS_FILE, DROPPED),
+    *("times.jsonl", SETTINGS_FILE, NAMES_FILE, LOCK_FILE),
+)
 
 
 class FederationFolder(CheckpointedFolder):
@@ -69,22 +74,43 @@ class FederationFolder(CheckpointedFolder):
             (FAILURES, rounds_done + 1),
             (ROUNDS, rounds_done),
         ):
-            path, records = self.path / name, chain.files[name].records
+            records = chain.files[name].records
             if not chain.files[name].exists:
                 continue
             beyond = [i for i, line in enumerate(records) if not _is_until(line, last_round)]
-            keep = beyond[0] if beyond else len(records)
-            with os_errors_as_celm_error(path, "read"):
-                *lines, incomplete = path.read_bytes().split(b"\n")
-            dropped: list[Any] = [*records[keep:]]
-            if incomplete:
-                dropped.append(incomplete.decode(errors="replace"))
-            if dropped:
-                now = datetime.now(UTC).isoformat(timespec="seconds")
-                for line in dropped:
-                    self.append_line(DROPPED, {"time": now, "file": name, "line": line})
-                log(WARNING, "%d unfinished lines of %s were moved to %s", len(dropped), name, DROPPED)
-                write_bytes(path, b"".join(line + b"\n" for line in lines[:keep]), private=True)
+            self._drop_lines(name, records, beyond[0] if beyond else len(records))
+
+    def drop_heads_beyond(self, rounds_done: int) -> None:
+        """Move the signed heads after round `rounds_done` to dropped.jsonl.
+
+        A head is signed after its round's checkpoint. So such heads remain only if checkpoints were removed.
+        """
+        if not (self.path / HEADS_FILE).exists():
+            return
+        entries = read_heads(self.path)
+        keep = heads_until(entries, rounds_done)
+        if keep < len(entries):
+            log(
+                WARNING,
+                "signed heads after round %d were withdrawn: members that have kept them will report a fork",
+                rounds_done,
+            )
+        self._drop_lines(HEADS_FILE, [entry.envelope.to_json() for entry in entries], keep)
+
+    def _drop_lines(self, name: str, records: Sequence[Any], keep: int) -> None:
+        """Move all but the first `keep` lines of a file, and its incomplete last line, to dropped.jsonl."""
+        path = self.path / name
+        with os_errors_as_celm_error(path, "read"):
+            *lines, incomplete = path.read_bytes().split(b"\n")
+        dropped = [*records[keep:]]
+        if incomplete:
+            dropped.append(incomplete.decode(errors="replace"))
+        if dropped:
+            now = datetime.now(UTC).isoformat(timespec="seconds")
+            for line in dropped:
+                self.append_line(DROPPED, {"time": now, "file": name, "line": line})
+            log(WARNING, "%d unfinished lines of %s were moved to %s", len(dropped), name, DROPPED)
+            write_bytes(path, b"".join(line + b"\n" for line in lines[:keep]), private=True)
 
 
 def _is_until(line: dict[str, Any], last_round: int) -> bool:

@@ -92,6 +92,7 @@ class LiveFederation:
         keep_uploads: int,
         upload_bytes: int,
         refresh_report: bool,
+        signing_key: str | Path | None = None,
     ) -> LiveFederation:
         """Build the server of a federation; the parameters are those of the Flower strategy."""
         server_model = ServerModel.build(
@@ -113,7 +114,7 @@ class LiveFederation:
         )
         server = build_server(rule, rule_options, preset, probe, filter, aggregator, context, adapters)
         check_validation_data(name, server.rule.requirements, validation)
-        store = StateStore(folder)
+        store = StateStore(folder, signing_key)
         outputs = RoundOutputs(store, alerts, keep_uploads, upload_bytes, refresh_report)
         if store.folder is not None:
             log(INFO, "State and record are saved in %s", store.folder.path)

@@ -254,6 +254,7 @@ class LiveServer:
                 **step_record(step),
                 "metrics": metrics_to_json(metrics.values),
                 "metrics_excluded": dict(metrics.excluded),
+                **self.state_store.known_witnesses(replies.witnesses),
             }
             line = round_record.make_round_record(
                 step.state.round_number,

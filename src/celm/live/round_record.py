@@ -12,6 +12,8 @@ merge                  why the aggregated model was refused, if it was
 metrics                metrics of the clients, aggregated
 metrics_excluded       client -> why its metrics are left out of this mean
 settings, versions     SHA-256 of the settings; versions of celm, torch and the framework
+witnesses              client -> digest of the signed head that it kept, if it returns one
+salt                   hides the leaves of clients, if the record is signed (see `celm.records.signed.leaves`)
 heads, previous        digests that chain the line (see `celm.records.federation_chain`)
 """
 

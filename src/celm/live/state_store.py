@@ -3,7 +3,8 @@
     rounds.jsonl            the record, one line per round (see `celm.live.round_record`)
     evaluations.jsonl       metrics of the global model, one line per round; with `config` if a subclass changed it
     failures.jsonl          attempts at a round with too few usable replies
-    dropped.jsonl           lines of these three files that were beyond the last checkpoint
+    heads.jsonl             signed heads of the record, with `signing_key` (see `celm.records.signed`)
+    dropped.jsonl           lines of these four files that were beyond the last checkpoint
     times.jsonl             seconds of each stage of a round
     checkpoints/            the state after the last two rounds
     settings.json           everything that results depend on, in the first round; later changes are in the record
@@ -16,7 +17,7 @@ As in every run folder, a round is finished once its checkpoint is written (see 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +30,7 @@ from celm.base.state_serialisation import flatten_state, restore_state
 from celm.federation.server import Server, ServerState
 from celm.live.federation_folder import FederationFolder
 from celm.live.node_names import Node, assign_names, node_fingerprint
+from celm.live.record_signer import RecordSigner, check_signed_record
 from celm.models.state_dict import StateDict, describe_mismatch
 from celm.records.federation_amendments import amended_settings
 from celm.records.federation_chain import (
@@ -44,6 +46,7 @@ from celm.records.federation_names import check_names, read_node_names, recorded
 from celm.records.federation_records import FailedAttempt, FederationRound
 from celm.records.hash_chain import GENESIS, json_digest
 from celm.records.schema import check_schema_version, make_line
+from celm.records.signed.leaves import make_salt
 
 _STATE_VERSION = 1
 """The version of the fields of a saved state. A state without one, of an older celm, has version 1."""
@@ -70,9 +73,10 @@ class SavedFederation:
 class StateStore:
     """Records and states of a federation, in a folder or, without one, in memory."""
 
-    def __init__(self, path: str | Path | None) -> None:
+    def __init__(self, path: str | Path | None, signing_key: str | Path | None = None) -> None:
         # Absolute, so that a later change of the working folder does not move the state.
         self.folder = None if path is None else FederationFolder(Path(path).absolute())
+        self.signer = None if signing_key is None else RecordSigner.read(signing_key, self.folder)
         self._held_lock: ExitStack | None = None
         self.records: list[dict[str, Any]] = []
         self.evaluations: dict[int, dict[str, Any]] = {}
@@ -129,6 +133,7 @@ class StateStore:
         path = self.folder.path / SETTINGS_FILE
         initial = read_settings(path)
         settings = amended_settings(initial, records, path)
+        check_signed_record(self.folder.path, chain.rounds, self.signer)
         return SavedFederation(rounds_done, tensors, metadata, chain, initial, settings)
 
     def restore(
@@ -151,6 +156,7 @@ class StateStore:
             self.train_config = saved.metadata.get("train_config")
         rounds_done = state.round_number if state else 0
         chain = read_federation_chain(self.folder.path) if saved is None else saved.chain
+        self.folder.drop_heads_beyond(rounds_done)
         self.folder.drop_lines_beyond(chain, rounds_done)
         self.folder.truncate_to(rounds_done)
         chain = read_federation_chain(self.folder.path)
@@ -159,6 +165,8 @@ class StateStore:
         self._heads = {name: file.head for name, file in chain.files.items()}
         self.records = chain.rounds.records
         self.evaluations = {line["round"]: line for line in chain.files[EVALUATIONS].records}
+        if self.signer is not None:
+            self.signer.open(self.folder.path, chain.rounds)
         return state
 
     def _restore_names(self, records: list[dict[str, Any]]) -> None:
@@ -190,14 +198,23 @@ class StateStore:
         return {client: fingerprints[client] for client in clients if client in fingerprints}
 
     def round_links(self) -> dict[str, Any]:
-        """Return the keys that chain the next line of rounds.jsonl."""
-        return self._links(ROUNDS)
+        """Return the keys that chain the next line of rounds.jsonl, and its salt if it will be signed."""
+        return self._links(ROUNDS) if self.signer is None else {"salt": make_salt(), **self._links(ROUNDS)}
+
+    def head_updates(self, clients: Sequence[str]) -> dict[str, str]:
+        """Return the newest signed head for each client; nothing if the record is not signed."""
+        return {} if self.signer is None else self.signer.head_updates(clients)
+
+    def known_witnesses(self, echoes: Mapping[str, str]) -> dict[str, dict[str, str]]:
+        """Return the key `witnesses` of the next line, if clients have returned heads of this record."""
+        known = {} if self.signer is None else self.signer.known_echoes(echoes)
+        return {"witnesses": known} if known else {}
 
     def _links(self, name: str) -> dict[str, Any]:
         return {"heads": other_heads(self._heads, name), "previous": self._heads.get(name, GENESIS)}
 
     def save_round(self, state: ServerState, record: dict[str, Any], seconds: dict[str, float]) -> None:
-        """Save a finished round: first its line, then its checkpoint."""
+        """Save a finished round: first its line, then its checkpoint, then its signed head."""
         if self.folder is not None:
             self.folder.append_round(record, seconds)
             tensors: dict[str, Tensor] = {}
@@ -211,6 +228,8 @@ class StateStore:
             self.folder.save_checkpoint(state.round_number, tensors, metadata)
         self.records.append(record)
         self._heads[ROUNDS] = json_digest(record)
+        if self.signer is not None:
+            self.signer.sign_round(record, self._heads[ROUNDS])
         self.key_changes = {}
 
     @property

@@ -88,6 +88,10 @@ class FederationRound(RoundRecord):
     versions: dict[str, str]
     heads: dict[str, str] = {}
     """Digests of the last evaluation and failure before this line (see `celm.records.federation_chain`)."""
+    witnesses: dict[str, str] = {}
+    """Client to the digest of the signed head that it kept and returned (see `celm.records.signed`)."""
+    salt: str | None = None
+    """Random text that hides the leaves of clients (see `celm.records.signed.leaves`); None without a signing key."""
     previous: str
     """SHA-256 of the line before."""
 
