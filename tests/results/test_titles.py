@@ -14,7 +14,7 @@ def test_a_runs_title_says_alpha_clients_and_batch(tmp_path: Path) -> None:
     split = {"name": "dirichlet", "alpha": 0.5, "clients": 3}
     experiment = celm.Experiment(rule="fedavg", split=split, rounds=1, train={"batch": 64})
     run = celm.run(experiment, tmp_path / "run")
-    assert repr(run).startswith("Run(fedavg digits dirichlet 0.5 3 clients batch 64: 1 rounds")
+    assert repr(run).startswith("Run(fedavg digits dirichlet 0.5 3 clients batch 64: 1 round,")
     page = run.report(tmp_path / "page.html").read_text(encoding="utf-8")
     assert "digits, random label skew (Dirichlet 0.5), 3 clients, batch 64, fedavg" in page
 

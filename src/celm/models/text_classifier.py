@@ -61,7 +61,7 @@ class TextClassifier(nn.Module):
 
 @dataclass(frozen=True)
 class HuggingFaceText(ModelFactory):
-    """Text classifier or encoder of transformers, by folder or hub name (hf:NAME)."""
+    """Text classifier or encoder of transformers (hf:NAME, or a folder)."""
 
     weights: str
     """Folder with config.json and model.safetensors, or a name of the hub, as in `distilbert/distilbert-base-uncased`.

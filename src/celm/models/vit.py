@@ -111,7 +111,7 @@ class _Head(nn.Module):
 
 @dataclass(frozen=True)
 class Vit(ModelFactory):
-    """Vision transformer (ViT-B/16), from random or pretrained weights; also DeiT and DINOv2."""
+    """Vision transformer: ViT-B/16, or a pretrained ViT, DeiT or DINOv2."""
 
     weights: str | None = None
     """Pretrained weights: a folder or hub name, as in `google/vit-base-patch16-224`, with a new head. None: random."""

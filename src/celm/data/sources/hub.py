@@ -24,7 +24,7 @@ _REPOSITORY = re.compile(rf"{_NAME}/{_NAME}")
 
 @dataclass(frozen=True)
 class HubDataset(DatasetSource):
-    """Images, texts or a table of the Hugging Face hub (hf:OWNER/NAME).
+    """Images, texts or a table of the Hugging Face hub (hf:NAME).
 
     The files are downloaded once, to `hf/OWNER/NAME` below `CELM_DATA`. Images have the columns `image` and `label`; a
     table has `label` and features, or texts in `text_column`. A column `client` names the clients of the natural split.
