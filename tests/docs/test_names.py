@@ -48,7 +48,7 @@ OTHER_SETTINGS = {
 }
 """Settings of the examples in docs/extending.md; the name of a file."""
 OTHER_OPTIONS = re.compile(
-    r"^.*\b(?:flwr|flower-\w+|openssl|ssh-keygen|pip|python)\b(?:.*\\\n)*.*$", re.MULTILINE
+    r"^.*\b(?:flwr|flower-\w+|openssl|model_signing|ssh-keygen|pip|python)\b(?:.*\\\n)*.*$", re.MULTILINE
 )
 """Commands of other programs, with their options."""
 

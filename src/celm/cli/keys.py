@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,12 +16,22 @@ from celm.cli.output import Format, print_json, stdout_console
 if TYPE_CHECKING:
     from celm.records.signed.keys import SigningKey
 
+
+class KeyAlgorithm(StrEnum):
+    ed25519 = "ed25519"
+    ecdsa = "ecdsa"
+
+
 _StateFolder = Annotated[Path, typer.Argument(metavar="STATE_DIR", help="State folder of a Flower strategy.")]
 _NewKey = Annotated[Path, typer.Option("--new", help="The new private key.")]
 
 
 def keys_make_command(
     path: Annotated[Path, typer.Argument(help="File for the private key; the public key gets .pub.")],
+    algorithm: Annotated[
+        KeyAlgorithm,
+        typer.Option(help="ecdsa (on the curve P-256): for members who also verify by model-signing."),
+    ] = KeyAlgorithm.ed25519,
     format: options.FormatOption = Format.text,
 ) -> None:
     """Make a key that signs a record, and its public key for the members.
@@ -33,7 +44,7 @@ def keys_make_command(
     """
     from celm.records.signed.keys import SigningKey
 
-    key = SigningKey.make()
+    key = SigningKey.make(algorithm.value)
     public_path = key.write(path)
     if format is Format.json:
         print_json({"private": str(path), "public": str(public_path), "key": key.public.id})

@@ -106,11 +106,11 @@ def test_only_the_owner_may_read_a_private_key_and_none_is_overwritten(tmp_path:
         SigningKey.make().write(tmp_path / "key")
 
 
-EC_KEY = ("genpkey", "-algorithm", "EC", "-pkeyopt", "ec_paramgen_curve:P-256")
+EC_KEY = ("genpkey", "-algorithm", "EC", "-pkeyopt", "ec_paramgen_curve:P-384")
 
 
 @needs_openssl
-def test_other_files_than_ed25519_keys_are_refused(tmp_path: Path) -> None:
+def test_other_files_than_keys_of_a_supported_kind_are_refused(tmp_path: Path) -> None:
     SigningKey.make().write(tmp_path / "key")
     openssl(*EC_KEY, "-out", tmp_path / "ec")
     openssl("pkey", "-in", tmp_path / "ec", "-pubout", "-out", tmp_path / "ec.pub")

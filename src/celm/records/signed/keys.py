@@ -1,4 +1,6 @@
-"""Ed25519 keys as PEM files: the private key for the server, the public key for members.
+"""Keys as PEM files: the private key for the server, the public key for members.
+
+Keys are Ed25519, or ECDSA on the curve P-256, which `model-signing` reads too (`celm.records.signed.model_signature`).
 
 A key's id is the SHA-256 of its public key (SubjectPublicKeyInfo, DER). This prints it, too:
 `openssl pkey -pubin -in KEY -outform DER | sha256sum`.
@@ -9,16 +11,22 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, TypeGuard
 
 from celm.base.digests import bytes_sha256
 from celm.base.errors import CelmError
 from celm.base.files import os_errors_as_celm_error, write_text
 
 if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey, EllipticCurvePublicKey
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
+    _PublicKey = Ed25519PublicKey | EllipticCurvePublicKey
+    _PrivateKey = Ed25519PrivateKey | EllipticCurvePrivateKey
+
+Algorithm = Literal["ed25519", "ecdsa"]
 _MAX_PEM_BYTES = 10_000
+_UNSUPPORTED_KEY = "is neither an Ed25519 key nor an ECDSA key on the curve P-256"
 
 
 @dataclass(frozen=True)
@@ -33,9 +41,8 @@ class PublicKey:
 
     @classmethod
     def parse(cls, pem: str, source: str) -> PublicKey:
-        """Return the key in `pem`, which was read from `source`. Raise CelmError unless it is a public Ed25519 key."""
+        """Return the public key in `pem`, which was read from `source`. Raise CelmError if it is not supported."""
         from cryptography.exceptions import UnsupportedAlgorithm
-        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
         from cryptography.hazmat.primitives.serialization import load_pem_public_key
 
         try:
@@ -43,18 +50,23 @@ class PublicKey:
         except (ValueError, UnsupportedAlgorithm) as error:
             hint = "give the public key, a file that begins with -----BEGIN PUBLIC KEY-----"
             raise CelmError(f"{source} is not a public key", hint) from error
-        if not isinstance(key, Ed25519PublicKey):
-            raise CelmError(f"{source} is not an Ed25519 key", "make one with: celm keys make PATH")
+        if not _is_supported(key):
+            raise CelmError(f"{source} {_UNSUPPORTED_KEY}", "make one with: celm keys make PATH")
         return cls(_public_pem(key))
 
     @cached_property
-    def _loaded(self) -> Ed25519PublicKey:
-        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+    def _loaded(self) -> _PublicKey:
         from cryptography.hazmat.primitives.serialization import load_pem_public_key
 
         key = load_pem_public_key(self.pem.encode())
-        assert isinstance(key, Ed25519PublicKey)
+        assert _is_supported(key)
         return key
+
+    @property
+    def algorithm(self) -> Algorithm:
+        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+        return "ed25519" if isinstance(self._loaded, Ed25519PublicKey) else "ecdsa"
 
     @cached_property
     def id(self) -> str:
@@ -64,9 +76,15 @@ class PublicKey:
 
     def verifies(self, signature: bytes, content: bytes) -> bool:
         from cryptography.exceptions import InvalidSignature
+        from cryptography.hazmat.primitives.asymmetric.ec import ECDSA
+        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+        from cryptography.hazmat.primitives.hashes import SHA256
 
         try:
-            self._loaded.verify(signature, content)
+            if isinstance(self._loaded, Ed25519PublicKey):
+                self._loaded.verify(signature, content)
+            else:
+                self._loaded.verify(signature, content, ECDSA(SHA256()))
         except InvalidSignature:
             return False
         return True
@@ -76,20 +94,24 @@ class PublicKey:
 class SigningKey:
     """The private key of a consortium."""
 
-    _key: Ed25519PrivateKey
+    _key: _PrivateKey
 
     @classmethod
-    def make(cls) -> SigningKey:
+    def make(cls, algorithm: Algorithm = "ed25519") -> SigningKey:
         require_cryptography()
+        from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, generate_private_key
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+        if algorithm == "ecdsa":
+            return cls(generate_private_key(SECP256R1()))
         return cls(Ed25519PrivateKey.generate())
 
     @classmethod
     def read(cls, path: Path) -> SigningKey:
-        """Read a private key that is not encrypted. Raise CelmError if it is not an Ed25519 key."""
+        """Read a private key that is not encrypted. Raise CelmError if it is not a supported key."""
         pem = _read_pem(path)
         from cryptography.exceptions import UnsupportedAlgorithm
+        from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
         from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
@@ -98,16 +120,22 @@ class SigningKey:
         except (ValueError, TypeError, UnsupportedAlgorithm) as error:
             hint = "give the private key as PEM without a password; make one with: celm keys make PATH"
             raise CelmError(f"{path} is not a private key", hint) from error
-        if not isinstance(key, Ed25519PrivateKey):
-            raise CelmError(f"{path} is not an Ed25519 key", "make one with: celm keys make PATH")
-        return cls(key)
+        if isinstance(key, Ed25519PrivateKey | EllipticCurvePrivateKey) and _is_supported(key.public_key()):
+            return cls(key)
+        raise CelmError(f"{path} {_UNSUPPORTED_KEY}", "make one with: celm keys make PATH")
 
     @cached_property
     def public(self) -> PublicKey:
         return PublicKey(_public_pem(self._key.public_key()))
 
     def sign(self, content: bytes) -> bytes:
-        return self._key.sign(content)
+        from cryptography.hazmat.primitives.asymmetric.ec import ECDSA
+        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+        from cryptography.hazmat.primitives.hashes import SHA256
+
+        if isinstance(self._key, Ed25519PrivateKey):
+            return self._key.sign(content)
+        return self._key.sign(content, ECDSA(SHA256()))
 
     def write(self, path: Path) -> Path:
         """Write the private key, which only its owner may read, and beside it the public key; return its path."""
@@ -144,7 +172,16 @@ def _read_pem(path: Path) -> str:
         ) from error
 
 
-def _public_pem(key: Ed25519PublicKey) -> str:
+def _is_supported(key: object) -> TypeGuard[_PublicKey]:
+    from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, EllipticCurvePublicKey
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+    if isinstance(key, EllipticCurvePublicKey):
+        return isinstance(key.curve, SECP256R1)
+    return isinstance(key, Ed25519PublicKey)
+
+
+def _public_pem(key: _PublicKey) -> str:
     from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
     return key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo).decode()
