@@ -33,7 +33,7 @@ def lines_of(path: Path) -> list[dict[str, Any]]:
 
 
 def start_job(folder: Path, workspace: Path, rounds: int, *options: str) -> subprocess.Popen[str]:
-    """Start the job in a session of its own; its log is in the file `log` of the workspace."""
+    """Start the job in a process group of its own; its log is the file `log` of its NVFlare workspace."""
     workspace.mkdir(parents=True, exist_ok=True)
     arguments = [sys.executable, "job.py", str(folder), str(workspace), str(rounds), *options]
     with (workspace / "log").open("a") as log:
@@ -52,7 +52,7 @@ def finish(job: subprocess.Popen[str], workspace: Path) -> tuple[int, str]:
 
 
 def processes_of(workspace: Path) -> list[int]:
-    """Return the processes whose command line names the workspace: NVFlare starts each site in its own session."""
+    """Return the processes whose command line names the NVFlare workspace. Each site has a process group of its own."""
     found = []
     for entry in Path("/proc").glob("[0-9]*/cmdline"):
         try:

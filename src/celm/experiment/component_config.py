@@ -61,7 +61,7 @@ class RuleConfig(ComponentConfig):
 
     @property
     def has_other_scores(self) -> bool:
-        """Whether scores come from other evidence than weights (`scores_from` of the rule `celm`)."""
+        """Return whether scores come from other evidence than weights (`scores_from` of the rule `celm`)."""
         return self.options.get("scores_from") not in (None, self.options.get("evidence", "paper"))
 
 

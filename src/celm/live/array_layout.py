@@ -34,7 +34,7 @@ class ArrayLayout(ABC, Generic[ArrayType]):
     reference: StateDict
     """Names, shapes and dtypes that a model must have."""
     aliases: Mapping[str, str] | None = None
-    """Of a partial model: other names of its tensors, to their names in `reference`. None for a complete model."""
+    """Other name of a tensor to its name in `reference`, if the model is partial. None for a complete model."""
 
     @abstractmethod
     def check_array(self, name: str, array: ArrayType, expected: Tensor) -> None:
